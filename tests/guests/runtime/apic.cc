@@ -8,6 +8,7 @@
 namespace aerie::guest {
 namespace {
 
+bool x2apic_wanted = false;
 constexpr u64 kIoapicPage = 0xfec0'0000;
 
 constexpr u32 msr_of(Apic reg) { return cpu::msr::x2apic_first + (static_cast<u32>(reg) >> 4); }
@@ -56,7 +57,15 @@ bool apic_bit(Apic bank, u8 vector) {
   return (apic_read(reg) >> (vector % 32) & 1) != 0;
 }
 
+void use_x2apic() {
+  x2apic_wanted = true;
+  init_apic();
+}
+
 void init_apic() {
+  if (x2apic_wanted && !in_x2apic()) {
+    enter_x2apic();
+  }
   apic_write(Apic::spurious, 0x1ff);
   for (const Apic reg : {Apic::timer, Apic::lint0, Apic::lint1, Apic::error}) {
     apic_write(reg, lvt::masked | 0xfe);

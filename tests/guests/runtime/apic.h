@@ -33,6 +33,8 @@ inline constexpr u32 fixed = 0, nmi = 4 << 8, extint = 7 << 8, masked = 1 << 16,
 bool in_x2apic();
 bool has_x2apic();
 void enter_x2apic();
+// From here on init_apic() enters x2APIC mode, on this processor and on those that start later.
+void use_x2apic();
 void leave_x2apic();
 
 u32 apic_read(Apic reg);

@@ -94,9 +94,18 @@ load_data_segments:
         .code16
         .globl ap_trampoline, ap_trampoline_end
 ap_trampoline:
-        cli
-        xor %ax, %ax
+        // What INIT and SIPI left, for the cases that check it: ApStartState in cpus.h.
+        mov %cs, %cs:0xf0c
+        mov %edx, %cs:0xf04
+        mov %cr0, %eax
+        mov %eax, %cs:0xf00
+        mov $0, %eax                      // flags as they were
         mov %ax, %ds
+        mov %ax, %ss
+        mov $0x8ff0, %sp
+        pushfl
+        popl %cs:0xf08
+        cli
         lgdtl 0x8000 + (ap_gdt_pointer - ap_trampoline)
         mov %cr0, %eax
         or $1, %eax

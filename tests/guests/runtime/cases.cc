@@ -25,6 +25,7 @@ constexpr NeedCheck kNeeds[] = {
     {two_cpus, [] { return cpu_count() >= 2; }, "needs two processors"},
     {x2apic, [] { return has_x2apic(); }, "no x2APIC"},
     {no_x2apic, [] { return !in_x2apic(); }, "the processor is in x2APIC mode"},
+    {in_x2apic_mode, [] { return in_x2apic(); }, "the processor is in xAPIC mode"},
     {deadline, [] { return (cpu::cpuid(1).ecx & bit(24)) != 0; }, "no TSC-deadline timer"},
     {vmx, [] { return (cpu::cpuid(1).ecx & bit(5)) != 0; }, "no VMX"},
     {avx, [] { return (cpu::cpuid(1).ecx & bit(28)) != 0; }, "no AVX"},
@@ -175,6 +176,9 @@ u64 option(std::string_view name, u64 otherwise) {
 }
 
 u8 run_cases(std::span<const Case> cases) {
+  if (option("x2apic", 0) != 0 && has_x2apic()) {
+    use_x2apic();
+  }
   unsigned passed = 0;
   unsigned failed = 0;
   unsigned skipped = 0;

@@ -31,7 +31,8 @@ enum Need : u32 {
   avx = 1 << 4,
   hpet = 1 << 5,
   testdev = 1 << 6,   // QEMU's pc-testdev (interrupt lines at ports 0x2000-0x2017)
-  no_x2apic = 1 << 7, // the processor is in xAPIC mode
+  no_x2apic = 1 << 7,       // the processors are in xAPIC mode (the default) ...
+  in_x2apic_mode = 1 << 9,  // ... or in x2APIC mode (x2apic=1)
   monitor = 1 << 8,   // MONITOR and MWAIT
 };
 

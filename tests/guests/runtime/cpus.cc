@@ -97,6 +97,10 @@ void init_this_cpu(unsigned index) {
   load_interrupt_table();
 }
 
+const volatile ApStartState& ap_start_state() {
+  return *reinterpret_cast<const volatile ApStartState*>(kTrampoline + 0xf00);
+}
+
 bool restart_cpu(unsigned index, unsigned sipis) {
   PerCpu& target = per_cpu[index];
   put_trampoline();

@@ -50,6 +50,12 @@ unsigned cpu_count();
 bool start_cpus();
 // INIT, then `sipis` SIPIs, to one processor. Returns whether it came up again.
 bool restart_cpu(unsigned index, unsigned sipis = 1);
+// What the processor that started last found in its registers.
+struct ApStartState {
+  u32 cr0, edx, rflags;
+  u16 cs;
+};
+const volatile ApStartState& ap_start_state();
 // Has another processor call function(argument). run_on waits for its return.
 void start_on(unsigned index, void (*function)(u64), u64 argument = 0);
 bool wait_for(unsigned index);

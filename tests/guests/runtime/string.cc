@@ -1,5 +1,6 @@
 // What <string_view> calls beyond the four functions of base/string_bare.cc.
 #include "base/types.h"
+#include "tests/guests/runtime/console.h"
 
 extern "C" void* memchr(const void* from, int value, aerie::usize size) {
   const auto* bytes = static_cast<const aerie::u8*>(from);
@@ -10,3 +11,12 @@ extern "C" void* memchr(const void* from, int value, aerie::usize size) {
   }
   return nullptr;
 }
+
+// string_view::substr() past the end.
+namespace std {
+[[noreturn]] void __throw_out_of_range_fmt(const char*, ...);
+void __throw_out_of_range_fmt(const char*, ...) {
+  aerie::guest::write("string_view out of range\n");
+  aerie::guest::exit_guest(2);
+}
+}  // namespace std
