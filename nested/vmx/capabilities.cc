@@ -270,10 +270,10 @@ constexpr EptVpidRow kEptVpidTable[] = {
 
 // A feature is offered when it is implemented, not hidden, and what it needs is offered. Needs may point
 // forward in the table, so this repeats until nothing changes.
-FeatureSet offered_features(const FeatureSet& hidden) {
+FeatureSet offered_features(const FeatureSet& hidden, const FeatureSet& anyway) {
   FeatureSet set;
   for (const FeatureRow& r : kFeatureTable) {
-    if (r.feature == Feature::base || (r.implemented && !hidden.has(r.feature))) {
+    if (r.feature == Feature::base || ((r.implemented || anyway.has(r.feature)) && !hidden.has(r.feature))) {
       set.add(r.feature);
     }
   }
@@ -306,8 +306,10 @@ std::optional<Feature> feature_named(std::string_view name) {
 }
 
 Capabilities::Capabilities(const CapabilityConfig& config)
-    : offered_{offered_features(config.hidden)},
+    : offered_{offered_features(config.hidden, config.anyway)},
       cr4_fixed1_{config.cr4_allowed | cpu::cr4::vmxe},
+      efer_allowed_{config.efer_allowed},
+      debugctl_allowed_{config.debugctl_allowed},
       physical_bits_{config.physical_bits},
       linear_bits_{config.linear_bits} {
   for (const ControlRow& r : kControlTable) {

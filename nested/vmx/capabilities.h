@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "base/types.h"
+#include "cpu/arch/msr.h"
+#include "cpu/arch/registers.h"
 #include "cpu/vmx/controls.h"
 
 namespace aerie::nested::vmx {
@@ -129,7 +131,10 @@ std::span<const ControlRow> controls();
 // What the capabilities depend on at run time.
 struct CapabilityConfig {
   FeatureSet hidden;            // taken away by the user, absent from L1's CPUID, or beyond the host
-  u64 cr4_allowed = 0;          // CR4 bits that L1 may set outside VMX; VMXE is added
+  FeatureSet anyway;            // offered although not implemented: for tests
+  u64 cr4_allowed = 0;          // CR4 bits that L1 may set; VMXE is added
+  u64 efer_allowed = cpu::efer::sce | cpu::efer::lme | cpu::efer::lma | cpu::efer::nxe;
+  u64 debugctl_allowed = cpu::msr::debugctl_bits::lbr | cpu::msr::debugctl_bits::btf;
   u8 physical_bits = 40;        // MAXPHYADDR that L1 sees
   u8 linear_bits = 48;          // that L1's processor supports: 57 with LA57
 };
@@ -138,26 +143,29 @@ class Capabilities {
  public:
   explicit Capabilities(const CapabilityConfig& config);
 
-  bool has(Feature f) const { return offered_.has(f); }
+  constexpr bool has(Feature f) const { return offered_.has(f); }
 
   // Bits that may be 1, and bits that must be (by the TRUE MSRs).
-  u64 allowed1(cpu::vmx::ControlWord word) const { return allowed1_[static_cast<u8>(word)]; }
-  u64 required1(cpu::vmx::ControlWord word) const { return required1_[static_cast<u8>(word)]; }
-  bool valid(cpu::vmx::ControlWord word, u64 value) const {
+  constexpr u64 allowed1(cpu::vmx::ControlWord word) const { return allowed1_[static_cast<u8>(word)]; }
+  constexpr u64 required1(cpu::vmx::ControlWord word) const { return required1_[static_cast<u8>(word)]; }
+  constexpr bool valid(cpu::vmx::ControlWord word, u64 value) const {
     return (value & required1(word)) == required1(word) && (value & ~allowed1(word)) == 0;
   }
-  bool offers_any(cpu::vmx::ControlWord word, u64 bits) const { return (allowed1(word) & bits) != 0; }
-  bool vmwrite_any() const { return has(Feature::vmwrite_read_only); }
+  constexpr bool offers_any(cpu::vmx::ControlWord word, u64 bits) const { return (allowed1(word) & bits) != 0; }
+  constexpr bool vmwrite_any() const { return has(Feature::vmwrite_read_only); }
 
   // CR0 and CR4 in VMX operation (A.7, A.8): bits of fixed0 must be 1, bits outside fixed1 must be 0.
   static constexpr u64 kCr0Fixed0 = 0x8000'0021;  // PG, NE, PE
   static constexpr u64 kCr0Fixed1 = 0xffff'ffff;
   static constexpr u64 kCr4Fixed0 = 0x2000;       // VMXE
-  u64 cr4_fixed1() const { return cr4_fixed1_; }
+  constexpr u64 cr4_fixed1() const { return cr4_fixed1_; }
 
-  u8 physical_bits() const { return physical_bits_; }
-  u8 linear_bits() const { return linear_bits_; }
-  u64 ept_vpid() const { return ept_vpid_; }
+  constexpr u8 physical_bits() const { return physical_bits_; }
+  constexpr u8 linear_bits() const { return linear_bits_; }
+  constexpr u64 ept_vpid() const { return ept_vpid_; }
+  // Bits that IA32_EFER and IA32_DEBUGCTL may hold.
+  constexpr u64 efer_allowed() const { return efer_allowed_; }
+  constexpr u64 debugctl_allowed() const { return debugctl_allowed_; }
 
   // Values of IA32_VMX_BASIC (0x480) to IA32_VMX_PROCBASED_CTLS3 (0x492); nothing for one that does not
   // exist with these capabilities (#GP).
@@ -169,6 +177,8 @@ class Capabilities {
   std::array<u64, cpu::vmx::kControlWords> required1_{};
   std::array<u64, cpu::vmx::kControlWords> default1_{};  // required by the plain MSRs
   u64 cr4_fixed1_ = 0;
+  u64 efer_allowed_ = 0;
+  u64 debugctl_allowed_ = 0;
   u64 ept_vpid_ = 0;
   u64 vmcs_enum_ = 0;
   u8 physical_bits_ = 0;
