@@ -2,6 +2,18 @@
 
 namespace aerie::cpu {
 
+const Instruction* DecodeCache::find_short(const Entry& entry, const u8* code, usize readable) {
+  const unsigned length = entry.instruction.length;
+  if (length > readable) {
+    return nullptr;
+  }
+  u8 copy[16] = {};
+  std::memcpy(copy, code, length);
+  Entry now;
+  now.set_bytes(load(copy), load(copy + 8), length);
+  return now.bytes[0] == entry.bytes[0] && now.bytes[1] == entry.bytes[1] ? &entry.instruction : nullptr;
+}
+
 DecodeCache::Result DecodeCache::decode(u64 rip, CodeMode mode, std::span<const u8> code) {
   // The guest may be rewriting them on another processor: decode and keep the same copy.
   u8 copy[16] = {};

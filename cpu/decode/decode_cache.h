@@ -34,7 +34,7 @@ class DecodeCache {
       return nullptr;
     }
     if (readable < 16) [[unlikely]] {
-      return matches_short(entry, code, readable) ? &entry.instruction : nullptr;
+      return find_short(entry, code, readable);
     }
     // Bytes past the instruction's are shifted out.
     const u64 low = load(code);
@@ -99,17 +99,8 @@ class DecodeCache {
     return word;
   }
 
-  static bool matches_short(const Entry& entry, const u8* code, usize readable) {
-    const unsigned length = entry.instruction.length;
-    if (length > readable) {
-      return false;
-    }
-    u8 copy[16] = {};
-    std::memcpy(copy, code, length);
-    Entry now;
-    now.set_bytes(load(copy), load(copy + 8), length);
-    return now.bytes[0] == entry.bytes[0] && now.bytes[1] == entry.bytes[1];
-  }
+  // Out of line and last, so that a hit saves no register for it.
+  static const Instruction* find_short(const Entry& entry, const u8* code, usize readable);
 
   template <class Fetch>
   [[gnu::noinline]] Result lookup_at_page_end(u64 rip, CodeMode mode, std::span<const u8> code,
