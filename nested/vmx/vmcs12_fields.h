@@ -58,7 +58,7 @@ static_assert(sizeof(FieldSlot) == 4);
 // Zero-extended value of a field. SDM vol. 3, 31.3, VMREAD; the operand's own size truncates it further.
 inline u64 read_field(const Vmcs12& vmcs, FieldSlot slot) {
   u64 word;
-  std::memcpy(&word, reinterpret_cast<const u8*>(&vmcs) + slot.offset, sizeof(word));
+  __builtin_memcpy(&word, reinterpret_cast<const u8*>(&vmcs) + slot.offset, sizeof(word));
   return word << slot.shift() >> slot.shift();
 }
 // Stores the low bits of `value`; returns whether that changed the field. An operand of less than 64 bits
@@ -66,10 +66,10 @@ inline u64 read_field(const Vmcs12& vmcs, FieldSlot slot) {
 inline bool write_field(Vmcs12& vmcs, FieldSlot slot, u64 value) {
   u8* const at = reinterpret_cast<u8*>(&vmcs) + slot.offset;
   u64 word;
-  std::memcpy(&word, at, sizeof(word));
+  __builtin_memcpy(&word, at, sizeof(word));
   const u64 change = (word ^ value) << slot.shift() >> slot.shift();
   word ^= change;
-  std::memcpy(at, &word, sizeof(word));
+  __builtin_memcpy(at, &word, sizeof(word));
   return change != 0;
 }
 
