@@ -38,8 +38,10 @@ inline constexpr ControlBitRow kCr4Bits[] = {
 };
 
 inline constexpr ControlBitRow kEferBits[] = {
-    {cpu::efer::sce, feature("syscall"), false},    {cpu::efer::lme, feature("lm"), false},
-    {cpu::efer::lma, feature("lm"), false},         {cpu::efer::nxe, feature("nx"), false},
+    {cpu::efer::sce, feature("syscall"), false},
+    {cpu::efer::lme, feature("lm"), false},
+    {cpu::efer::lma, feature("lm"), false},
+    {cpu::efer::nxe, feature("nx"), false},
     {cpu::efer::svme, feature("svm"), true},  // the processor's own is always set: L0 runs it with
                                               // VMRUN
     {cpu::efer::ffxsr, feature("fxsr-opt"), false},
