@@ -18,6 +18,7 @@
 #include "cpu/vmx/exit_reason.h"
 #include "mmu/l1_memory.h"
 #include "nested/vmx/capabilities.h"
+#include "nested/vmx/entry_checks.h"
 #include "nested/vmx/vmcs12_fields.h"
 
 namespace aerie::nested::vmx {
@@ -63,7 +64,8 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
                              unsigned length, Gva gva, void* to, const void* from, Ngpa ngpa,
                              const cpu::Exit& exit, u8 byte, bool flag, InveptType invept,
                              InvvpidType invvpid, u16 vpid, const L2Translation& translation,
-                             const cpu::Instruction& instruction, cpu::vmx::BasicExit basic) {
+                             const cpu::Instruction& instruction, cpu::vmx::BasicExit basic,
+                             const EntryRule& rule) {
   typename V::Block;
   requires cpu::ControlBlock<typename V::Block>;
 
@@ -77,6 +79,7 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
 
   // --- L1's architectural state. block_l1() holds what the processor has.
   { k.l1_cr0() } -> std::same_as<u64>;
+  { k.l1_cr3() } -> std::same_as<u64>;
   { k.l1_cr4() } -> std::same_as<u64>;
   { k.l1_efer() } -> std::same_as<u64>;
   // CR0, CR3, CR4 and EFER of L1 at once, at a VM exit, with every side effect (shadow root, PDPTEs).
@@ -92,6 +95,11 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   { v.read_l1_linear(gva, to, value) } -> std::same_as<bool>;
   { v.write_l1_linear(gva, from, value) } -> std::same_as<bool>;
 
+  // The same without raising anything; false: not readable.
+  { v.peek_l1_linear(gva, to, value) } -> std::same_as<bool>;
+  // A VMX abort or the like: L1's processor shuts down.
+  v.shutdown_l1();
+
   // --- control register values that the processor may be given for an architectural value
   { k.processor_cr0(value) } -> std::same_as<u64>;
   { k.processor_cr4(value) } -> std::same_as<u64>;
@@ -99,6 +107,11 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   { k.efer_allowed() } -> std::same_as<u64>;
   // What L0 wants to see of any L2, whatever L1's controls say.
   { k.l0_intercepts() } -> std::convertible_to<cpu::Intercepts>;
+
+  // Whether the host exits on XSETBV; where it does not the engine keeps L2's OSXSAVE clear at first.
+  { k.intercepts_xsetbv() } -> std::same_as<bool>;
+  { k.xcr0() } -> std::same_as<u64>;  // the processor's
+  v.set_xcr0(value);
 
   // --- MSRs as L1 would reach them by RDMSR and WRMSR at CPL 0. False: #GP.
   { v.read_msr(index, result) } -> std::same_as<bool>;
@@ -133,12 +146,18 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   // Performs on L1's machine what L2 did and L1 lets pass: IN, OUT, INS, OUTS. True when done (the engine
   // advances RIP); false: run L2 again, or a fault has been raised in L2 by raise_l2().
   { v.perform_l2_io(exit, instruction) } -> std::same_as<bool>;
-  // Executes the instruction of L2 whose memory operand lies on a page that L1 maps and L0 traps. True when
-  // done: the engine advances RIP.
-  { v.emulate_l2_access(exit) } -> std::same_as<bool>;
+  // Executes the instruction of L2 whose memory operand lies on a page that L1 maps and L0 traps. The
+  // instruction's length when done (the engine advances RIP), 0: run L2 again, or a fault was raised.
+  { v.emulate_l2_access(exit) } -> std::same_as<unsigned>;
+  // L2's linear memory, with the rights of its CPL. False: the fault has been raised by raise_l2(), or an
+  // exit to L1 has happened.
+  { v.read_l2_linear(gva, to, value) } -> std::same_as<bool>;
+  { v.write_l2_linear(gva, from, value) } -> std::same_as<bool>;
   // The processor is to come back to L0 right after the next entry of L2, once the injected event is
   // delivered, whatever L2's RFLAGS.IF.
   v.request_immediate_exit();
+  // For the log: why an entry of L1's failed.
+  v.note_failed_entry(rule);
   // Telemetry: L2's exit went to L1, or L0 dealt with it.
   v.count_reflected(basic);
   v.count_handled(exit.reason);

@@ -8,11 +8,14 @@
 // the vCPU (context.h), so that it runs under GoogleTest and a fuzzer with no machine at all.
 #pragma once
 
+#include "base/log.h"
 #include "cpu/vmx/controls.h"
 #include "cpu/vmx/exit_reason.h"
 #include "nested/vmx/capabilities.h"
 #include "nested/vmx/context.h"
 #include "nested/vmx/control_registers.h"
+#include "nested/vmx/entry_checks.h"
+#include "nested/vmx/eptp.h"
 #include "nested/vmx/groups.h"
 #include "nested/vmx/operand.h"
 #include "nested/vmx/state_ownership.h"
@@ -83,7 +86,6 @@ class Vmx {
     cpu::Segment es, cs, ss, ds, fs, gs, gdtr, ldtr, idtr, tr;
     u64 cr4 = 0;
     u64 sysenter_cs = 0;
-    bool simple_msrs = false;  // both EFER and PAT come from vmcs12
   };
 
   // --- instructions.h
@@ -117,13 +119,13 @@ class Vmx {
   // --- merge.h
   void synchronise(GroupMask groups);
   void synchronise_slow(GroupMask groups);
-  void merge(GroupMask dirty);
-  void merge_controls(GroupMask dirty);
+  bool merge(GroupMask dirty);
   void make_host_image();
   void inherit_l1_state();
   void apply_control_registers();
+  void make_intercepts();
   void update_intercepts();
-  u64 l2_cr4_for_processor() const;
+  u64 l2_cr4_for_processor();
 
   // --- exit.h
   void exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification = 0, u32 interruption_info = 0,
@@ -171,6 +173,8 @@ class Vmx {
   bool load_exit_msrs();
 
   // --- event_injection.h
+  void begin_events();
+  void refine_interrupted_event();
   Next before_run_slow();
   Next inject(const cpu::Event& event, u32 waiting);
   void note_interrupted_event();
@@ -194,7 +198,12 @@ class Vmx {
   bool window_requested_ = false;  // in block_l2
   bool stepping_ = false;          // block_l2 runs one instruction with TF for L0's sake
   bool step_guest_tf_ = false;     // L2's own TF meanwhile
+  bool step_shadow_ = false;
+  bool monitor_trap_pending_ = false;
+  bool inherits_ = true;           // some of DR7, DEBUGCTL, PAT, EFER are L1's at each entry
+  bool hides_dr6_ = false;         // L1 intercepts #DB: block_l2's DR6 collects the causes of one exception
   bool xsetbv_seen_ = false;       // see l2_cr4_for_processor
+  bool osxsave_live_ = false;      // L2 executes XSETBV unseen
   bool switched_xcr0_ = false;     // L2 changed XCR0 behind L1's back: l2_xcr0_ is its own
   // Nonzero: before_run has something to look at, whatever pending() says.
   u32 attention_ = 0;
@@ -203,7 +212,9 @@ class Vmx {
   Gpa current_ = kNoVmcs;
   Gpa vmxon_region_{};
   u64 l2_efer_ = 0;      // as L2 has it
-  u64 l2_dr6_ = 0;       // at the last run, for an intercepted #DB
+  u64 l2_dr6_ = 0;       // as L2 has it, while hides_dr6_
+  u64 step_rip_ = 0, step_dr6_ = 0;
+  u64 tsc_offset_ = 0;   // L2's, on top of L1's
   u64 l1_xcr0_ = 0, l2_xcr0_ = 0;
   u64 pending_debug_ = 0;
   cpu::Event inject_{};       // to be delivered to L2 at its next run
@@ -211,6 +222,7 @@ class Vmx {
   cpu::Event interrupted_{};  // delivery cut short by the exit at hand
   cpu::Intercepts wanted_{};  // what L0 and L1 want of L2, without temporary needs
   L2Translation translation_{};
+  EntryChecks checks_{};
   HostImage host_{};
   alignas(64) Vmcs12 c_{};    // the current VMCS
 };
