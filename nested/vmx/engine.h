@@ -137,6 +137,7 @@ class Vmx {
 
   // --- exit_routing.h
   void reflect(const cpu::Exit& e, cpu::vmx::BasicExit basic);
+  u64 invlpg_address(const cpu::Instruction& i);
   void handle_special(const cpu::Exit& e);
   void on_exception(const cpu::Exit& e);
   void on_undefined_opcode(const cpu::Exit& e);
@@ -190,7 +191,11 @@ class Vmx {
   u32 proc2() const {
     return (c_.proc_controls & cpu::vmx::proc::secondary) != 0 ? c_.proc2_controls : 0;
   }
-  bool has(u32 word, u32 control) const { return (word & control) != 0; }
+  bool l2_code64() const {
+    return (l2_efer_ & cpu::efer::lma) != 0 &&
+           v_.block_l2().segment(cpu::SegmentRegister::cs).long_mode();
+  }
+  static bool has(u32 word, u32 control) { return (word & control) != 0; }
 
   Context& v_;
   Mode mode_ = Mode::off;

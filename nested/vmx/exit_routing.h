@@ -40,24 +40,21 @@ template <L1Context C>
   if (i == nullptr) [[unlikely]] {
     return;
   }
-  u64 qualification = 0;
-  if (e.reason == cpu::ExitReason::invlpg || e.reason == cpu::ExitReason::monitor) [[unlikely]] {
-    const Block& b = v_.block_l2();
-    if (e.reason == cpu::ExitReason::invlpg) {
-      v_.block_l2().store_syscall_state();
-      qualification = effective_address(*i, v_.registers(), b.rip());
-      const bool code64 = (l2_efer_ & cpu::efer::lma) != 0 &&
-                          b.segment(cpu::SegmentRegister::cs).long_mode();
-      if (!code64) {
-        qualification = static_cast<u32>(qualification + b.segment(i->segment).base);
-      } else if (i->segment >= cpu::SegmentRegister::fs) {
-        qualification += b.segment(i->segment).base;
-      }
-    }
-  } else if (e.reason == cpu::ExitReason::mwait) [[unlikely]] {
-    qualification = 0;  // bit 0: the monitor is armed; L0 never arms it for an L2
-  }
+  // MWAIT's bit 0, "the monitor is armed", stays 0: L0 never arms it for an L2.
+  const u64 qualification = e.reason == cpu::ExitReason::invlpg ? invlpg_address(*i) : 0;
   exit_on_instruction(basic, *i, qualification);
+}
+
+// 28.2.1: INVLPG's operand as a linear address, whether canonical or not.
+template <L1Context C>
+[[gnu::cold]] u64 Vmx<C>::invlpg_address(const cpu::Instruction& i) {
+  Block& b = v_.block_l2();
+  b.store_syscall_state();
+  const u64 offset = cpu::effective_offset(i, v_.registers(), b.rip() + i.length);
+  if (l2_code64()) {
+    return i.segment >= cpu::SegmentRegister::fs ? offset + b.segment(i.segment).base : offset;
+  }
+  return static_cast<u32>(offset + b.segment(i.segment).base);
 }
 
 template <L1Context C>
@@ -280,12 +277,10 @@ template <L1Context C>
   const u64 cr0 = visible_cr(c_.guest_cr0, c_.cr0_mask, c_.cr0_read_shadow);
   if (i->op == cpu::Op::smsw) {
     if (i->has_memory()) {
-      b.store_syscall_state();
-      const LinearAddress at =
-          linear_address(b, i->segment, effective_address(*i, v_.registers(), b.rip()), 2, true,
-                         (c_.guest_cr4 & cpu::cr4::la57) != 0 ? 57 : 48);
+      const cpu::LinearAddress at = operand_linear_address(b, *i, v_.registers(), 2, true,
+                                                           (c_.guest_cr4 & cpu::cr4::la57) != 0);
       if (at.fault.valid) return raise_l2(at.fault);
-      if (!v_.write_l2_linear(at.address, &cr0, 2)) return;
+      if (!v_.write_l2_linear(Gva{at.value}, &cr0, 2)) return;
     } else {
       cpu::write_register(v_.registers(), i->rm, i->operand_size, cr0);
     }
@@ -315,8 +310,7 @@ template <L1Context C>
       break;
     default: return undefined_in_l2();
   }
-  const bool code64 = (l2_efer_ & cpu::efer::lma) != 0 &&
-                      b.segment(cpu::SegmentRegister::cs).long_mode();
+  const bool code64 = l2_code64();
   v_.registers().gpr[i->rm & 15] = code64 ? value : static_cast<u32>(value);
   advance_l2(i->length);
 }
@@ -344,13 +338,11 @@ template <L1Context C>
     u16 source = 0;
     u64 linear = 0;
     if (i->has_memory()) {
-      b.store_syscall_state();
-      const LinearAddress at =
-          linear_address(b, i->segment, effective_address(*i, v_.registers(), b.rip()), 2, false,
-                         (c_.guest_cr4 & cpu::cr4::la57) != 0 ? 57 : 48);
+      const cpu::LinearAddress at = operand_linear_address(b, *i, v_.registers(), 2, false,
+                                                           (c_.guest_cr4 & cpu::cr4::la57) != 0);
       if (at.fault.valid) return raise_l2(at.fault);
-      if (!v_.read_l2_linear(at.address, &source, 2)) return;
-      linear = at.address.value();
+      if (!v_.read_l2_linear(Gva{at.value}, &source, 2)) return;
+      linear = at.value;
     } else {
       source = static_cast<u16>(v_.registers().gpr[i->rm & 15]);
     }
@@ -370,8 +362,7 @@ template <L1Context C>
     return commit_cr0(kept | (source & settable), *i);
   }
   const u64 value = [&] {
-    const bool code64 = (l2_efer_ & cpu::efer::lma) != 0 &&
-                        b.segment(cpu::SegmentRegister::cs).long_mode();
+    const bool code64 = l2_code64();
     const u64 r = v_.registers().gpr[i->rm & 15];
     return code64 ? r : u64{static_cast<u32>(r)};
   }();
@@ -451,8 +442,7 @@ template <L1Context C>
     u64 offset = v_.registers()[outs ? cpu::Gpr::rsi : cpu::Gpr::rdi];
     if (i->address_size == 4) offset = static_cast<u32>(offset);
     if (i->address_size == 2) offset = static_cast<u16>(offset);
-    const bool code64 = (l2_efer_ & cpu::efer::lma) != 0 &&
-                        b.segment(cpu::SegmentRegister::cs).long_mode();
+    const bool code64 = l2_code64();
     const u64 base = code64 && segment < cpu::SegmentRegister::fs ? 0 : b.segment(segment).base;
     linear = code64 ? base + offset : static_cast<u32>(base + offset);
     information = string_io_information(*i);

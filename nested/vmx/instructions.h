@@ -65,18 +65,14 @@ template <L1Context C>
 
 template <L1Context C>
 bool Vmx<C>::operand_address(const cpu::Instruction& i, unsigned size, bool write, Gva& address) {
-  Block& b = v_.block_l1();
-  if (i.segment >= cpu::SegmentRegister::fs) {
-    b.store_syscall_state();
-  }
-  const LinearAddress linear =
-      linear_address(b, i.segment, effective_address(i, v_.registers(), b.rip()), size, write,
-                     (v_.l1_cr4() & cpu::cr4::la57) != 0 ? 57 : 48);
+  const cpu::LinearAddress linear =
+      operand_linear_address(v_.block_l1(), i, v_.registers(), size, write,
+                             (v_.l1_cr4() & cpu::cr4::la57) != 0);
   if (linear.fault.valid) [[unlikely]] {
     v_.raise_l1(linear.fault);
     return false;
   }
-  address = linear.address;
+  address = Gva{linear.value};
   return true;
 }
 

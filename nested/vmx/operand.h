@@ -2,30 +2,14 @@
 // VM exit describes an operand to L1. SDM vol. 3, 28.2.5 and tables 28-8 to 28-14.
 #pragma once
 
-#include <optional>
-
 #include "base/address.h"
 #include "cpu/arch/exception.h"
 #include "cpu/backend.h"
 #include "cpu/decode/instruction.h"
+#include "cpu/decode/memory_operand.h"
 #include "cpu/vmx/exit_reason.h"
 
 namespace aerie::nested::vmx {
-
-// Offset within the segment: base + index * scale + displacement, cut to the address size.
-inline u64 effective_address(const cpu::Instruction& i, const cpu::GuestRegisters& registers, u64 rip) {
-  u64 address = static_cast<u64>(i.displacement);
-  if (i.base == cpu::kRipRegister) {
-    address += rip + i.length;
-  } else if (i.base != cpu::kNoRegister) {
-    address += registers.gpr[i.base & 15];
-  }
-  if (i.index != cpu::kNoRegister) {
-    address += registers.gpr[i.index & 15] << (i.scale & 3);
-  }
-  return i.address_size == 8 ? address : i.address_size == 4 ? static_cast<u32>(address)
-                                                             : static_cast<u16>(address);
-}
 
 // The displacement as the exit qualification of an instruction exit holds it: that of the instruction,
 // RIP-relative ones with the next instruction's address added (SDM vol. 3, 28.2.1).
@@ -37,48 +21,27 @@ inline u64 displacement_qualification(const cpu::Instruction& i, u64 rip) {
   return i.address_size == 8 ? d : i.address_size == 4 ? static_cast<u32>(d) : static_cast<u16>(d);
 }
 
-// A linear address, or the exception that forming it raises.
-struct LinearAddress {
-  Gva address;
-  cpu::Event fault;  // valid: no address
-};
-
-// The linear address of `size` bytes at `offset` in segment `s`, checked as the access demands (SDM
-// vol. 3, 5.3, 5.8.3; vol. 1, 3.3.7.1). The block's FS and GS bases must be stored (syscall state).
+// Addressing as a control block's guest has it.
 template <cpu::ControlBlock B>
-LinearAddress linear_address(const B& block, cpu::SegmentRegister s, u64 offset, unsigned size, bool write,
-                             unsigned linear_bits) {
-  using cpu::Exception;
-  using cpu::SegmentRegister;
-  const cpu::Event fault =
-      cpu::Event::exception(s == SegmentRegister::ss ? Exception::ss : Exception::gp, 0);
-  const cpu::Segment segment = block.segment(s);
-  if ((block.efer() & cpu::efer::lma) != 0 && block.segment(SegmentRegister::cs).long_mode()) [[likely]] {
-    const u64 base = s >= SegmentRegister::fs ? segment.base : 0;
-    const u64 linear = base + offset;
-    if (!is_canonical(linear, linear_bits) || !is_canonical(linear + size - 1, linear_bits)) {
-      return {{}, fault};
-    }
-    return {Gva{linear}, {}};
+cpu::AddressingMode addressing_mode(const B& block, bool la57) {
+  return {.code = cpu::code_mode(block.segment(cpu::SegmentRegister::cs), block.efer()),
+          .protected_mode = (block.cr0() & cpu::cr0::pe) != 0 && (block.rflags() & cpu::rflags::vm) == 0,
+          .linear_bits = static_cast<u8>(la57 ? 57 : 48)};
+}
+
+// The linear address of the instruction's memory operand of `size` bytes. FS and GS are stored first.
+template <cpu::ControlBlock B>
+cpu::LinearAddress operand_linear_address(B& block, const cpu::Instruction& i,
+                                          const cpu::GuestRegisters& registers, unsigned size, bool write,
+                                          bool la57) {
+  if (i.segment >= cpu::SegmentRegister::fs) {
+    block.store_syscall_state();
   }
-  const u64 last = offset + size - 1;
-  if ((block.cr0() & cpu::cr0::pe) != 0 && (block.rflags() & cpu::rflags::vm) == 0) {
-    // Code segments: never writable, readable with type bit 1. Data segments: writable with type bit 1,
-    // expand-down with type bit 2.
-    const bool code = (segment.type() & 8) != 0;
-    if (!segment.present() || (write && (code || (segment.type() & 2) == 0)) ||
-        (!write && code && (segment.type() & 2) == 0)) {
-      return {{}, fault};
-    }
-    const bool expand_down = !code && (segment.type() & 4) != 0;
-    const u64 top = expand_down ? (segment.default_big() ? 0xffff'ffff : 0xffff) : segment.limit;
-    if (last > top || (expand_down && offset <= segment.limit)) {
-      return {{}, fault};
-    }
-  } else if (last > segment.limit) {
-    return {{}, fault};
-  }
-  return {Gva{static_cast<u32>(segment.base + offset)}, {}};
+  const cpu::AddressingMode mode = addressing_mode(block, la57);
+  return cpu::memory_operand_address(
+      i, mode, registers, cpu::next_rip(i, block.rip(), mode.code), size,
+      write ? cpu::MemoryAccess::write : cpu::MemoryAccess::read,
+      [&](cpu::SegmentRegister r) { return cpu::Segment{block.segment(r)}; });
 }
 
 // The instruction information of an exit on this instruction, as tables 28-8 to 28-14 want it; which of
