@@ -32,17 +32,15 @@ static_assert(sizeof(Segment) == 16);
 
 // VMX access rights (SDM vol. 3, table 25-2): the same bits, the upper four at 15:12, unusable at 16.
 constexpr u32 kVmxSegmentUnusable = 1u << 16;
+// Not present is unusable and the other way round; the rest is kept, since SS.DPL is the CPL also where SS
+// is unusable (null SS in 64-bit mode).
 constexpr u32 vmx_access_rights(u16 attributes) {
-  if ((attributes & bit(7)) == 0 && attributes == 0) {
-    return kVmxSegmentUnusable;
-  }
-  return static_cast<u32>((attributes & 0xff) | ((attributes & 0xf00) << 4));
+  const auto rights = static_cast<u32>((attributes & 0xff) | ((attributes & 0xf00) << 4));
+  return (attributes & bit(7)) != 0 ? rights : rights | kVmxSegmentUnusable;
 }
 constexpr u16 segment_attributes(u32 access_rights) {
-  if ((access_rights & kVmxSegmentUnusable) != 0) {
-    return 0;
-  }
-  return static_cast<u16>((access_rights & 0xff) | ((access_rights >> 4) & 0xf00));
+  const auto attributes = static_cast<u16>((access_rights & 0xff) | ((access_rights >> 4) & 0xf00));
+  return (access_rights & kVmxSegmentUnusable) != 0 ? static_cast<u16>(attributes & ~bit(7)) : attributes;
 }
 
 }  // namespace aerie::cpu

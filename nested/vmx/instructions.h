@@ -110,12 +110,11 @@ bool Vmx<C>::execute(const cpu::Instruction& i) {
     v_.raise_l1(cpu::Event::exception(cpu::Exception::gp, 0));
     return true;
   }
-  using enum cpu::Op;
   switch (i.op) {
     case cpu::Op::vmread: vmread(i); return true;
     case cpu::Op::vmwrite: vmwrite(i); return true;
-    case vmresume: enter(i, false); return true;
-    case vmlaunch: enter(i, true); return true;
+    case cpu::Op::vmresume: enter(i, false); return true;
+    case cpu::Op::vmlaunch: enter(i, true); return true;
     case cpu::Op::vmptrld: vmptrld(i); return true;
     case cpu::Op::vmclear: vmclear(i); return true;
     case cpu::Op::vmptrst: vmptrst(i); return true;
@@ -130,7 +129,7 @@ bool Vmx<C>::execute(const cpu::Instruction& i) {
     case cpu::Op::vmxoff: vmxoff(i); return true;
     case cpu::Op::vmxon: fail(cpu::vmx::InstructionError::vmxon_in_root, i.length); return true;
     // No dual-monitor treatment of SMM.
-    case vmcall: fail(cpu::vmx::InstructionError::vmcall_in_root, i.length); return true;
+    case cpu::Op::vmcall: fail(cpu::vmx::InstructionError::vmcall_in_root, i.length); return true;
     default: return false;  // VMFUNC in root operation, GETSEC
   }
 }
