@@ -1,4 +1,6 @@
-// The four functions a compiler may call although the program is freestanding.
+// String functions that compiler and standard headers call although the program is freestanding; L1 guests of
+// our own use them too.
+//
 // `rep movsb` counts one instruction an iteration under QEMU's icount (FACTS), hence the word loops.
 #include "base/types.h"
 
@@ -54,6 +56,24 @@ int memcmp(const void* left, const void* right, usize size) {
     }
   }
   return 0;
+}
+
+usize strlen(const char* text) {
+  usize length = 0;
+  while (text[length] != '\0') {
+    ++length;
+  }
+  return length;
+}
+
+void* memchr(const void* memory, int value, usize size) {
+  const auto* bytes = static_cast<const u8*>(memory);
+  for (usize i = 0; i < size; ++i) {
+    if (bytes[i] == static_cast<u8>(value)) {
+      return const_cast<u8*>(bytes + i);
+    }
+  }
+  return nullptr;
 }
 
 }  // extern "C"
