@@ -1,0 +1,61 @@
+// Exceptions of L1 that L0 intercepts, and the exits that end an L1.
+#include "vmm/exits/exits.h"
+#include "vmm/fetch.h"
+#include "vmm/virtualization.h"
+
+namespace aerie::vmm::exits {
+
+using cpu::Event;
+using cpu::Exception;
+using cpu::Op;
+
+void exception(Vcpu& v, const cpu::Exit& exit) {
+  if (exit.vector == static_cast<u8>(Exception::ud)) {
+    // Every VMX instruction raises #UD on an SVM host (FACTS).
+    const cpu::Instruction* i = fetch_instruction(v);
+    if (i != nullptr && i->op >= Op::vmcall && i->op <= Op::vmfunc && vmx_instruction(v, *i)) {
+      return;
+    }
+    v.block().set_rflags(v.block().rflags() | cpu::rflags::rf);
+    v.raise(Exception::ud);
+    return;
+  }
+  // Intercepted for the length of a step: the guest's own.
+  const auto e = static_cast<Exception>(exit.vector);
+  if (e == Exception::pf) {
+    v.block().set_cr2(exit.info2);
+  }
+  v.raise(cpu::has_error_code(exit.vector) ? Event::exception(e, static_cast<u32>(exit.error_code))
+                                           : Event::exception(e));
+}
+
+void shutdown(Vcpu& v, const cpu::Exit&) {
+  auto& b = v.block_l1();
+  end_run(telemetry::EndState::l1_triple_fault,
+          "L1 cpu{}: triple fault at {x}:{x}, rsp {x}, cr0 {x}, cr2 {x}, cr3 {x}, cr4 {x}, efer {x}",
+          v.index(), b.segment(cpu::SegmentRegister::cs).selector, b.rip(), v.registers()[cpu::Gpr::rsp],
+          b.cr0(), b.cr2(), b.cr3(), b.cr4(), b.efer());
+}
+
+// The processor refused the control block. On TCG also what an unintercepted MOV to CR3 with bits above
+// MAXPHYADDR ends in (FACTS): L0 owes L1 a #GP.
+void invalid_state(Vcpu& v, const cpu::Exit&) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i != nullptr && i->op == Op::mov_to_cr) {
+    v.raise_gp();
+    return;
+  }
+  auto& b = v.block_l1();
+  end_run(telemetry::EndState::panic,
+          "L1 cpu{}: the processor refuses L1's state: rip {x}, rflags {x}, cr0 {x}, cr3 {x}, cr4 {x}, "
+          "efer {x}, injection {x}",
+          v.index(), b.rip(), b.rflags(), b.cr0(), b.cr3(), b.cr4(), b.efer(),
+          b.vmcb().control.event_injection);
+}
+
+void unexpected(Vcpu& v, const cpu::Exit& exit) {
+  end_run(telemetry::EndState::panic, "L1 cpu{}: no handler for exit {} (code {x}) at rip {x}", v.index(),
+          static_cast<u32>(exit.reason), exit.raw_code, v.block_l1().rip());
+}
+
+}  // namespace aerie::vmm::exits

@@ -1,0 +1,76 @@
+// Instructions of L1 that L0 performs in its place.
+#include "cpu/arch/instructions.h"
+#include "vmm/exits/exits.h"
+#include "vmm/fetch.h"
+
+namespace aerie::vmm::exits {
+
+using cpu::Gpr;
+using cpu::Op;
+
+void cpuid(Vcpu& v, const cpu::Exit&) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i == nullptr || i->op != Op::cpuid) [[unlikely]] {
+    v.refetch();
+    return;
+  }
+  auto& r = v.registers();
+  const cpu::CpuidResult out = v.cpuid.read(static_cast<u32>(r[Gpr::rax]), static_cast<u32>(r[Gpr::rcx]));
+  r[Gpr::rax] = out.eax;
+  r[Gpr::rbx] = out.ebx;
+  r[Gpr::rcx] = out.ecx;
+  r[Gpr::rdx] = out.edx;
+  v.skip(*i);
+}
+
+void hlt(Vcpu& v, const cpu::Exit&) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i == nullptr || i->op != Op::hlt) [[unlikely]] {
+    v.refetch();
+    return;
+  }
+  v.skip(*i);
+  v.halt();
+}
+
+// DMA is coherent and L1 owns the machine's devices: WBINVD is done as asked; INVD as WBINVD, since it
+// would drop what L0 has in the caches.
+void cache(Vcpu& v, const cpu::Exit&) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i == nullptr || (i->op != Op::wbinvd && i->op != Op::invd && i->op != Op::wbnoinvd)) {
+    v.refetch();
+    return;
+  }
+  cpu::wbinvd();
+  v.skip(*i);
+}
+
+// CPUID.1:ECX.MONITOR is not shown to L1, so both are #UD (SDM vol. 2, MONITOR); at CPL > 0 too.
+void monitor(Vcpu& v, const cpu::Exit&) { v.raise(cpu::Exception::ud); }
+
+// Only hosts that can intercept it come here; the processor has checked CPL, not the value.
+void xsetbv(Vcpu& v, const cpu::Exit&) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i == nullptr || i->op != Op::xsetbv) {
+    v.refetch();
+    return;
+  }
+  const auto& r = v.registers();
+  const u64 value = (r[Gpr::rdx] << 32) | static_cast<u32>(r[Gpr::rax]);
+  if (static_cast<u32>(r[Gpr::rcx]) != 0 || !policy::is_valid_xcr0(value)) {
+    v.raise_gp();
+    return;
+  }
+  cpu::xsetbv(0, value);
+  v.cpuid.xcr0_changed(value);
+  v.skip(*i);
+}
+
+// L1 has no performance counters (CPUID leaf 0AH is empty): any counter number is one that does not exist.
+void rdpmc(Vcpu& v, const cpu::Exit&) { v.raise_gp(); }
+
+// Without EFER.SVME, which nobody offers L1 yet, SVM's instructions are #UD. VMMCALL alone is decided
+// apart: no hypercall interface is offered either.
+void svm_instruction(Vcpu& v, const cpu::Exit&) { v.raise(cpu::Exception::ud); }
+
+}  // namespace aerie::vmm::exits

@@ -1,0 +1,135 @@
+// One L1 vCPU, which is one processor of the machine, and the loop that runs it.
+//
+// Everything of it is touched by its own processor only, but for the mailbox and the local APIC's atomic
+// parts.
+#pragma once
+
+#include "cpu/arch/exception.h"
+#include "cpu/decode/decode_cache.h"
+#include "cpu/exit.h"
+#include "cpu/svm/control_block.h"
+#include "mmu/walk_cache.h"
+#include "vmm/local_apic.h"
+#include "vmm/machine.h"
+#include "vmm/policy_stub.h"
+#include "vmm/requests.h"
+
+namespace aerie::vmm {
+
+// SDM vol. 3, 25.4.2; waiting for a start-up IPI is Startup's (vmm/requests.h).
+enum class Activity : u8 { running, halted };
+
+// Why a guest runs one instruction with TF set by L0 (vmm/single_step.h).
+enum class StepReason : u8 {
+  none,
+  interrupt_shadow,  // the processor forgets the shadow of a guest that exited inside one
+  nmi_unblocking,    // an NMI waits for the IRET at RIP
+};
+
+class Vcpu {
+ public:
+  using ControlBlock = cpu::svm::ControlBlock;
+
+  explicit Vcpu(ApicBus& bus) : apic{bus, host_apic_} {}
+
+  // Boot processor, before the others start.
+  void set_up(unsigned index);
+  // On its own processor, before run().
+  void power_up(unsigned apic_id, bool bootstrap);
+  // Runs for good, on its own processor.
+  [[noreturn]] void run();
+
+  // --- the guest at hand: L1, or the L2 it entered
+  ControlBlock& block() { return *active_; }
+  bool in_l2() const { return active_ == &block_l2_; }
+  ControlBlock& block_l1() { return block_l1_; }
+  ControlBlock& block_l2() { return block_l2_; }
+  cpu::GuestRegisters& registers() { return registers_; }
+  // Which control block the next run() enters.
+  void set_in_l2(bool in_l2) { active_ = in_l2 ? &block_l2_ : &block_l1_; }
+
+  cpu::CodeMode code_mode() {
+    return cpu::code_mode(block().segment(cpu::SegmentRegister::cs), block().efer());
+  }
+  // The exit's code does not fit the bytes at RIP, or they cannot be read: the guest changed its code or
+  // tables in between. Runs it again, a bounded number of times, then gives it #UD.
+  void refetch();
+  // RIP to the next instruction; ends the interrupt shadow, and a step; delivers the single-step trap
+  // where the guest has TF set (SDM vol. 3, 18.3.1.4).
+  void skip(const cpu::Instruction& instruction);
+
+  // --- events
+  // To be delivered at the next entry, before anything else. Combines with an event that is already
+  // waiting as SDM vol. 3, table 6-5 says.
+  void raise(cpu::Event event);
+  void raise(cpu::Exception exception) { raise(cpu::Event::exception(exception)); }
+  void raise_gp() { raise(cpu::Event::exception(cpu::Exception::gp, 0)); }
+  bool has_event() const { return event_.valid; }
+
+  // Something of this vCPU changed that the next entry must look at: an event, an interrupt, a mask.
+  void reevaluate() { work_ = true; }
+  void halt() {
+    activity_ = Activity::halted;
+    work_ = true;
+  }
+
+  // One instruction, then a look at the events again.
+  void step(StepReason reason) {
+    step_ = reason;
+    work_ = true;
+  }
+  // An external-interrupt exit: takes what is pending, unless it is the 8259's and L1 cannot.
+  void take_interrupt();
+  // NMIs that a window took: each is the kick or L1's (vmm/requests.h).
+  void take_nmis();
+
+  unsigned index() const { return index_; }
+  telemetry::PerCpu& telemetry() { return *telemetry_; }
+
+  LocalApic apic;
+  Startup startup;
+  NmiLatch nmis;
+  bool nmi_blocked = false;  // between delivery of an NMI and its IRET
+
+  policy::CpuidTable cpuid;
+  policy::MsrState msrs;
+  cpu::DecodeCache decode_cache;
+  mmu::WalkCache walk_cache;
+
+  // CR4 bits that L1 sees set and its processor does not have (VMXE).
+  u64 cr4_hidden = 0;
+  u64 guest_cr4() const { return block_l1_.cr4() | cr4_hidden; }
+
+  // The intercepts L0 wants while L1 runs, but for what events add.
+  void update_intercepts();
+
+ private:
+  void service();
+  void reset();
+  void start_at(u8 sipi_vector);
+  void deliver_events();
+  void wait();
+  void note_interrupted(cpu::Exit& exit);
+  void finish_instruction();
+  void note_window();
+  bool can_take_interrupt() const;
+  void begin_step();
+  void end_step(cpu::Exit& exit);
+
+  HostApic host_apic_;
+  cpu::GuestRegisters registers_{};
+  ControlBlock* active_ = &block_l1_;
+  telemetry::PerCpu* telemetry_ = nullptr;
+  cpu::Event event_{};
+  Activity activity_ = Activity::running;
+  StepReason step_ = StepReason::none;
+  bool stepping_ = false;     // TF in the control block is L0's
+  bool guest_tf_ = false;     // what the guest had there
+  bool work_ = true;          // service() has something to do
+  u8 refetches_ = 0;
+  unsigned index_ = 0;
+  ControlBlock block_l1_;
+  ControlBlock block_l2_;
+};
+
+}  // namespace aerie::vmm

@@ -1,0 +1,21 @@
+// Where the vCPU meets the virtualization its L1 uses: nested/vmx, later nested/svm. vmm calls these at
+// fixed points; the engine behind them is chosen by what L1 is shown.
+#pragma once
+
+#include "cpu/decode/instruction.h"
+#include "vmm/vcpu.h"
+
+namespace aerie::vmm {
+
+// L1 executed a VMX instruction. False: it is #UD here.
+bool vmx_instruction(Vcpu& v, const cpu::Instruction& instruction);
+// An exit of L2.
+void handle_l2_exit(Vcpu& v, const cpu::Exit& exit);
+// Before an entry to L2 for which events may be waiting.
+void deliver_events_to_l2(Vcpu& v);
+// L1 is where INIT stays latched (VMX root operation, GIF clear).
+bool init_is_blocked(const Vcpu& v);
+// L1's processor was reset.
+void virtualization_reset(Vcpu& v);
+
+}  // namespace aerie::vmm
