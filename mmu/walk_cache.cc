@@ -11,10 +11,13 @@ bool WalkCache::unchanged_narrow(const Slot& s) {
 }
 
 template <class Second>
-const u8* WalkCache::fill(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
-                          const Second& second) {
+const u8* WalkCache::refill(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
+                            const Second& second) {
+  Slot& s = slot(cr3, rip);
+  if (matches(s, mode, cr3, rip, generation) && s.kind == kNarrow && unchanged_narrow(s)) {
+    return s.bytes + (rip & kPageMask);
+  }
   ++misses_;
-  Slot& s = slots_[((rip >> kPageShift) ^ (cr3 >> kPageShift)) % kSlots];
   s = Slot{};
   // The most permissive features: what the processor has executed from was not reserved.
   GuestPaging paging;
@@ -48,7 +51,14 @@ const u8* WalkCache::fill(ModeBits mode, u64 cr3, u64 rip, u64 generation, const
   return bytes + (rip & kPageMask);
 }
 
-template const u8* WalkCache::fill(ModeBits, u64, u64, u64, const L1Memory&, const NoSecondDimension&);
-template const u8* WalkCache::fill(ModeBits, u64, u64, u64, const L1Memory&, const EptDimension&);
+const u8* WalkCache::fill(ModeBits mode, u64 cr3, u64 rip, const L1Memory& memory) {
+  return refill(mode, cr3, rip, 0, memory, NoSecondDimension{});
+}
+
+const u8* WalkCache::fill_nested(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
+                                 Eptp eptp, const EptFormat::Context& context) {
+  return refill(mode, cr3, rip, generation, memory,
+                EptDimension{memory, eptp, context, {.check_rights = false, .set_accessed_dirty = false}});
+}
 
 }  // namespace aerie::mmu

@@ -23,20 +23,25 @@ class WalkCache {
   // where the tables do not translate it to L1's RAM or ROM. Rights are not checked: the processor has
   // just executed from there.
   const u8* code_bytes(ModeBits mode, u64 cr3, u64 rip, const L1Memory& memory) {
-    return code_bytes(mode, cr3, rip, 0, memory, NoSecondDimension{});
+    const Slot& s = slot(cr3, rip);
+    if (hits(s, mode, cr3, rip, 0)) [[likely]] {
+      return s.bytes + (rip & kPageMask);
+    }
+    return fill(mode, cr3, rip, memory);
   }
 
   // The same for an L2. `generation`: of the root that L2 runs on (ShadowPager), never 0, unique to the
   // root and changed whenever something may have left it.
   const u8* code_bytes(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory, Eptp eptp,
                        const EptFormat::Context& context) {
-    return code_bytes(mode, cr3, rip, generation, memory,
-                      EptDimension{memory, eptp, context,
-                                   {.check_rights = false, .set_accessed_dirty = false}});
+    const Slot& s = slot(cr3, rip);
+    if (hits(s, mode, cr3, rip, generation)) [[likely]] {
+      return s.bytes + (rip & kPageMask);
+    }
+    return fill_nested(mode, cr3, rip, generation, memory, eptp, context);
   }
 
-  // Hits and misses so far. A hit is not counted on its way (it would cost an instruction or two);
-  // misses are.
+  // A hit is not counted: that would cost as much as comparing another entry.
   u64 misses() const { return misses_; }
 
   void clear() { slots_ = {}; }
@@ -46,14 +51,16 @@ class WalkCache {
   static constexpr u64 kIgnored = Ia32e<4>::kAccessed | Ia32e<4>::kDirty;
   static constexpr u8 kNarrow = 6;  // `kind` of legacy tables, whose entries are 4 bytes
 
+  static constexpr u64 kEmpty = ~u64{0};   // no linear address has this page number
+
   struct Slot {
-    u64 page = 0;        // number of the linear page
+    u64 page = kEmpty;   // number of the linear page
     u64 cr3 = 0;
     u64 cr3_mask = 0;    // the bits of CR3 that count in this mode: no PCID, PWT, PCD, bit 63
     u64 generation = 0;
     u32 mode = 0;
     u32 kind = 0;        // entries to compare (0: no paging), or kNarrow
-    const u8* bytes = nullptr;  // of the page; null: the slot is empty
+    const u8* bytes = nullptr;  // of the page
     std::array<const void*, WalkPath::kMaxDepth> at{};
     std::array<u64, WalkPath::kMaxDepth> value{};
   };
@@ -77,6 +84,7 @@ class WalkCache {
     return __atomic_load_n(static_cast<const u64*>(s.at[i]), __ATOMIC_RELAXED) ^ s.value[i];
   }
 
+  // Legacy slots are compared out of line, on the way to fill().
   static bool unchanged(const Slot& s) {
     u64 changed = 0;
     switch (s.kind) {
@@ -87,35 +95,38 @@ class WalkCache {
         changed |= difference(s, 3);
         [[fallthrough]];
       case 3:
-        changed |= difference(s, 2) | difference(s, 1) | difference(s, 0);
+        changed |= difference(s, 2);
+        [[fallthrough]];
+      case 2:
+        changed |= difference(s, 1) | difference(s, 0);
         [[fallthrough]];
       case 0:
         return (changed & ~kIgnored) == 0;
-      case 2:
-        return ((difference(s, 1) | difference(s, 0)) & ~kIgnored) == 0;
       case kNarrow:
-        return unchanged_narrow(s);
+        return false;
       default:
         __builtin_unreachable();
     }
   }
   static bool unchanged_narrow(const Slot& s);
 
-  template <class Second>
-  const u8* code_bytes(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
-                       const Second& second) {
-    const u64 page = rip >> kPageShift;
-    const Slot& s = slots_[(page ^ (cr3 >> kPageShift)) % kSlots];
-    if (s.page == page && s.mode == mode.value() && ((s.cr3 ^ cr3) & s.cr3_mask) == 0 &&
-        s.generation == generation && s.bytes != nullptr && unchanged(s)) [[likely]] {
-      return s.bytes + (rip & kPageMask);
-    }
-    return fill(mode, cr3, rip, generation, memory, second);
+  Slot& slot(u64 cr3, u64 rip) {
+    return slots_[((rip >> kPageShift) ^ (cr3 >> kPageShift)) % kSlots];
+  }
+  static bool matches(const Slot& s, ModeBits mode, u64 cr3, u64 rip, u64 generation) {
+    return s.page == rip >> kPageShift && s.mode == mode.value() && ((s.cr3 ^ cr3) & s.cr3_mask) == 0 &&
+           s.generation == generation;
+  }
+  static bool hits(const Slot& s, ModeBits mode, u64 cr3, u64 rip, u64 generation) {
+    return matches(s, mode, cr3, rip, generation) && unchanged(s);
   }
 
+  const u8* fill(ModeBits mode, u64 cr3, u64 rip, const L1Memory& memory);
+  const u8* fill_nested(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory, Eptp eptp,
+                        const EptFormat::Context& context);
   template <class Second>
-  [[gnu::cold, gnu::noinline]] const u8* fill(ModeBits mode, u64 cr3, u64 rip, u64 generation,
-                                              const L1Memory& memory, const Second& second);
+  const u8* refill(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
+                   const Second& second);
 
   std::array<Slot, kSlots> slots_{};
   u64 misses_ = 0;
