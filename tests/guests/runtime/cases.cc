@@ -50,12 +50,12 @@ void begin_failure() {
   outcome = Outcome::failed;
 }
 
-std::string_view reason_to_skip(const Case& c) {
+std::string_view reason_to_skip(const Case& c, u32 more_needs) {
   if ((c.not_on & host()) != 0) {
     return c.why;
   }
   for (const NeedCheck& n : kNeeds) {
-    if ((c.needs & n.need) != 0 && !n.met()) {
+    if (((c.needs | more_needs) & n.need) != 0 && !n.met()) {
       return n.reason;
     }
   }
@@ -175,7 +175,7 @@ u64 option(std::string_view name, u64 otherwise) {
   return otherwise;
 }
 
-u8 run_cases(std::span<const Case> cases) {
+u8 run_cases(std::span<const Case> cases, u32 needs) {
   if (option("x2apic", 0) != 0 && has_x2apic()) {
     use_x2apic();
   }
@@ -186,7 +186,7 @@ u8 run_cases(std::span<const Case> cases) {
     if (!chosen(c)) {
       continue;
     }
-    if (const std::string_view reason = reason_to_skip(c); !reason.empty()) {
+    if (const std::string_view reason = reason_to_skip(c, needs); !reason.empty()) {
       print("SKIP {}: {}\n", c.name, reason);
       ++skipped;
       continue;

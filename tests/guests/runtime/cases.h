@@ -45,7 +45,8 @@ struct Case {
   std::string_view why = {};  // ... and the reason
 };
 
-u8 run_cases(std::span<const Case> cases);
+// `needs` are those of every row.
+u8 run_cases(std::span<const Case> cases, u32 needs = 0);
 
 // Within a case. All of them record; none ends the case. The first failure is the one reported,
 // further ones follow as lines that begin with two blanks.
