@@ -117,11 +117,9 @@ Root* ShadowPager::find_root(unsigned cpu, Eptp eptp, u32& kick) {
     if (n == ShadowPool::kNone) {
       n = pool_.take(frame, role);
       unsync_.add(n);
-    } else if (pool_[n].sync != SyncState::synced) {
-      sync(n);
     }
     pool_.set_use(n, PageUse::root);
-    join(n, bit(root->index));
+    join(n, bit(root->index));  // no page has this root's bit yet: brings all of it up to date
     root->page = n;
     root->table = pool_.table(n);
     root->eptp = eptp;
@@ -177,6 +175,13 @@ void ShadowPager::reclaim(u32 pages) {
   }
   unsync_protected_.store(unsync_.protected_pages(), std::memory_order_relaxed);
   epochs_.advance();
+}
+
+void ShadowPager::trim(unsigned cpu, u32 pages) {
+  const SpinLock::Guard guard{lock_};
+  reclaim(pages);
+  pool_.recycle(epochs_, cpu);
+  note_changes();
 }
 
 void ShadowPager::drop_parents(u32 n) {

@@ -128,6 +128,9 @@ class ShadowPager {
   // The processor halts in L0, or waits for SIPI.
   void leave_guest(unsigned cpu) { epochs_.leave(cpu); }
 
+  // Takes back up to `pages` of the pages used longest ago (they come free when processors have flushed).
+  void trim(unsigned cpu, u32 pages);
+
   const Stats& stats() const { return stats_; }
   u32 pages_in_use() const { return pool_.count() - 1 - pool_.free() - pool_.retired(); }
   u32 unsync_pages() const { return unsync_.size(); }
