@@ -8,9 +8,10 @@ namespace {
 
 using apic::TimerMode;
 
-// A period that L0 could not even take the interrupt within would leave L1 no time at all; on a
-// processor of its own it would find the vector set in the IRR whenever it looks. Physical ticks.
-constexpr u64 kShortestWait = 500;
+// A period shorter than L0 needs to take the interrupt would leave L1 no time at all: such a timer is
+// looked after this often. On a processor of its own L1 would find its vector in the IRR whenever it
+// looks. Physical ticks.
+constexpr u64 kShortestPeriod = 500;
 
 // Divide configuration for a division by 2^shift (SDM vol. 3, figure 11-10).
 constexpr u32 divide_value(unsigned shift) {
@@ -114,7 +115,9 @@ std::optional<u64> ApicTimer::remaining(u64 now) const {
       const u64 end = next_ << divide_shift();
       const u64 ticks = ratio_.to_apic(now - base_);
       const u64 left = end > ticks ? end - ticks : 0;
-      return mode() == TimerMode::periodic ? std::max(left, kShortestWait) : left;
+      const bool hectic = mode() == TimerMode::periodic &&
+                          (u64{initial_count_} << divide_shift()) < kShortestPeriod;
+      return hectic ? kShortestPeriod : left;
     }
     case TimerMode::reserved:
       break;

@@ -22,9 +22,11 @@ namespace aerie::vmm {
 struct TimerRatio {
   u64 apic_per_tsc = u64{1} << 32;
 
-  // From a calibration that counted both over one interval, each less than 2^32.
+  // From a calibration that counted both over one interval, each less than 2^32. Rounded up, so that
+  // where a count comes out even the counter is seen to have run out when the physical one has.
   static constexpr TimerRatio of(u64 apic_ticks, u64 tsc_ticks) {
-    return {((apic_ticks & 0xffff'ffff) << 32) / (tsc_ticks == 0 ? 1 : tsc_ticks)};
+    const u64 divisor = tsc_ticks == 0 ? 1 : tsc_ticks;
+    return {(((apic_ticks & 0xffff'ffff) << 32) + divisor - 1) / divisor};
   }
   // Both saturate.
   constexpr u64 to_apic(u64 tsc_ticks) const { return scale(tsc_ticks, 0); }
