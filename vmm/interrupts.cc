@@ -43,7 +43,8 @@ void PhysicalInterrupts::bring_up() {
 }
 
 PhysicalInterrupts::Kind PhysicalInterrupts::classify(u8 vector) {
-  if (!host_.test(apic::isr, vector)) {
+  // A vector in service is not delivered a second time: that is the 8259's, by chance the same.
+  if (in_service_.test(vector) || !host_.test(apic::isr, vector)) {
     const bool from_8259 = is_open_extint(lint0_) && !held_ && vector != kSpuriousVector;
     return from_8259 ? Kind::extint : Kind::spurious;
   }

@@ -203,6 +203,16 @@ TEST(PhysicalInterrupts, AHeldExtIntIsForgottenWhenL1MasksLint0) {
   EXPECT_TRUE(m[0].prepare_window(false));
 }
 
+TEST(PhysicalInterrupts, AnExtIntOfTheVectorOfADeferredLevelInterruptIsAnExtInt) {
+  ApicMachine m;
+  m.write(apic::lvt_lint0, kExtInt);
+  m.host(0).raise(0x30, true);
+  m.take_physical();
+  m[0].physical_interrupt(0x30);
+  EXPECT_EQ(m[0].extint(), 0x30);
+  EXPECT_TRUE(m.host(0).ended.empty());
+}
+
 TEST(PhysicalInterrupts, WithoutExtIntAVectorWithoutIsrBitIsSpurious) {
   ApicMachine m;
   m[0].physical_interrupt(0x30);
