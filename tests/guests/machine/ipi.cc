@@ -328,10 +328,7 @@ void nmi_unblocked_by_any_iret() {
       send_ipi(apic_id(), icr::nmi | icr::assert_level);
       spin_microseconds(20);
       expect_equal("NMIs before the IRET", nmi_total, 1);
-      asm volatile(
-          "mov %%ss, %%eax; push %%rax; lea 8(%%rsp), %%rax; push %%rax; pushfq; mov %%cs, %%eax;"
-          "push %%rax; lea 1f(%%rip), %%rax; push %%rax; iretq; 1: nop" ::
-              : "rax", "memory");
+      unblock_nmis();
       spin_microseconds(20);
       seen_inside = nmi_total;
     }

@@ -83,6 +83,7 @@ bool chosen(const Case& c) {
 // The machine as every case finds it.
 void quiet_machine() {
   cpu::cli();
+  unblock_nmis();
   stop_pit();
   mask_ioapic();
   set_pic_masks(0xffff);

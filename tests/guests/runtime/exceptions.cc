@@ -57,6 +57,13 @@ void set_gate(u8 vector, u8 dpl, u8 ist) {
   table[vector].ist = ist;
 }
 
+void unblock_nmis() {
+  asm volatile(
+      "mov %%rsp, %%rcx; mov %%ss, %%eax; push %%rax; push %%rcx; pushfq; mov %%cs, %%eax; push %%rax;"
+      "lea 1f(%%rip), %%rax; push %%rax; iretq; 1:" ::
+          : "rax", "rcx", "memory");
+}
+
 void load_interrupt_table() {
   if (table[0].type == 0) {
     fill_table();

@@ -30,6 +30,9 @@ void set_gate_present(u8 vector, bool present);
 // The table's DPL for a vector, and whether it uses the NMI's stack.
 void set_gate(u8 vector, u8 dpl, u8 ist);
 
+// An IRET to the next instruction: ends the blocking of NMIs (SDM vol. 3, 6.7.1).
+void unblock_nmis();
+
 // Calls body() and returns what it raised, if anything. RSP and the callee-saved registers are put
 // back, destructors in body are not run. May be nested; each processor has its own.
 template <class Body>

@@ -143,6 +143,9 @@ class L2 {
   bool exit(u32 set, u32 clear = 0);
   bool entry(u32 set, u32 clear = 0);
 
+  bool unrestricted() const {
+    return (vmread(Field::proc2_controls) & cpu::vmx::proc2::unrestricted_guest) != 0;
+  }
   u64 region() const { return region_; }
   u8* msr_bitmap() { return page_pointer<u8>(msr_bitmap_); }
   void intercept_msr(u32 index, bool read, bool write, bool on = true);
