@@ -162,6 +162,7 @@ class LocalApic {
   // Any other request bits (vmm/requests.h).
   void post_request(u32 requests, LocalApic& sender);
 
+  ApicBus& bus() { return bus_; }
   Mailbox& mailbox() { return mailbox_; }
   HostApic& host() { return host_; }
   ApicTimer& timer() { return timer_; }

@@ -10,7 +10,11 @@
 #include "mmu/host_map.h"
 #include "mmu/l1_memory.h"
 #include "vmm/boot/options.h"
+#include "vmm/ioapic.h"
 #include "vmm/payload_memory.h"
+#include "vmm/policy/cpuid.h"
+#include "vmm/policy/cr.h"
+#include "vmm/policy/msr.h"
 #include "vmm/telemetry_layout.h"
 
 namespace aerie::vmm {
@@ -36,12 +40,17 @@ struct Machine {
   telemetry::Block* telemetry = nullptr;
   mmu::L1Memory l1_memory;
   mmu::HostMap host_map;
-  Hpa msr_bitmap{};           // L1's
+  policy::CpuidPolicy cpuid_policy;
+  policy::MsrPolicy msr_policy;
+  policy::CrPolicy cr_policy;
+  bool has_xsave = false;     // the processor's; L0 sets CR4.OSXSAVE to read XCR0
+  IoApic* ioapic = nullptr;
   Hpa io_bitmap{};            // L1's: nothing trapped
   u64 ioapic_page = 0xfec00000;
   unsigned physical_bits = 40;
 
-  unsigned cpus = 1;
+  unsigned found_cpus = 0;    // as ACPI lists them
+  unsigned cpus = 1;          // that run
   std::array<Vcpu*, kMaxCpus> vcpus{};
   std::array<u8, 256> cpu_of_apic_id{};  // 0xff: no such processor
 

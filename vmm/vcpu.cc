@@ -240,6 +240,11 @@ void Vcpu::end_step(Exit& exit) {
 
 void Vcpu::raise(Event event) {
   work_ = true;
+  // Faults push RFLAGS with RF set (SDM vol. 3, 18.3.1.1); #DB here is always a trap's.
+  if (event.type == EventType::hardware_exception && event.vector != static_cast<u8>(Exception::db) &&
+      event.vector != static_cast<u8>(Exception::df)) {
+    block().set_rflags(block().rflags() | rflags::rf);
+  }
   if (event_.valid && event_.type == EventType::hardware_exception &&
       event.type == EventType::hardware_exception) {
     const u8 first = event_.vector;
@@ -295,16 +300,35 @@ void Vcpu::refetch() {
   raise(Exception::ud);
 }
 
+void Vcpu::set_direct_msr_read(u32 index, bool on) {
+  const std::optional<u32> at = policy::MsrPolicy::svm_map_bit(index);
+  if (at) {
+    u8& byte = physical_pointer<u8>(msr_bitmap_)[*at / 8];
+    const u8 mask = static_cast<u8>(1u << (*at % 8));
+    byte = static_cast<u8>(on ? byte & ~mask : byte | mask);
+  }
+}
+
+// SDM vol. 3, 12.12.4.
+constexpr u64 kPowerUpPat = 0x0007'0406'0007'0406;
+
 void Vcpu::set_up(unsigned index) {
   index_ = index;
   telemetry_ = &machine.telemetry->cpu[index];
   block_l1_.attach(machine.pages.allocate());
   block_l2_.attach(machine.pages.allocate());
   block_l1_.set_tdp_root(machine.host_map.root());
-  block_l1_.set_msr_bitmap(machine.msr_bitmap);
+  msr_bitmap_ = machine.pages.allocate_contiguous(2);
+  AERIE_CHECK(msr_bitmap_ != Hpa{});
+  machine.msr_policy.fill_svm_map(
+      std::span<u8, policy::MsrPolicy::kSvmMapSize>{physical_pointer<u8>(msr_bitmap_),
+                                                    policy::MsrPolicy::kSvmMapSize});
+  block_l1_.set_msr_bitmap(msr_bitmap_);
   block_l1_.set_io_bitmap(machine.io_bitmap);
   block_l1_.set_tag(1);
   block_l2_.set_tag(2);
+  cpuid.init(machine.cpuid_policy, index);
+  block_l1_.set_pat(kPowerUpPat);
   reset();
   startup.set_waiting(true);
 }
@@ -318,6 +342,8 @@ void Vcpu::power_up(unsigned apic_id, bool bootstrap) {
   if (bootstrap) {
     apic.adopt(firmware);
   }
+  msrs.power_up(machine.msr_policy, cpu::rdmsr);
+  update_cpuid();
 }
 
 // The state after INIT: SDM vol. 3, table 9-1.
@@ -325,7 +351,7 @@ void Vcpu::reset() {
   ControlBlock& b = block_l1_;
   active_ = &block_l1_;
   registers_ = {};
-  registers_[cpu::Gpr::rdx] = cpuid.read(1, 0).eax;
+  registers_[cpu::Gpr::rdx] = machine.cpuid_policy.compute(1, 0, index_, {}).eax;
   b.set_rip(0xfff0);
   b.set_rflags(rflags::fixed);
   b.set_cr0(cpu::cr0::et | (b.cr0() & (cpu::cr0::cd | cpu::cr0::nw)));
@@ -333,6 +359,7 @@ void Vcpu::reset() {
   b.set_cr3(0);
   b.set_cr4(0);
   cr4_hidden = 0;
+  vmx_operation_ = false;
   b.set_efer(0);
   b.set_dr6(cpu::dr6::initial);
   b.set_dr7(cpu::dr7::initial);

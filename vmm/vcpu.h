@@ -6,12 +6,15 @@
 
 #include "cpu/arch/exception.h"
 #include "cpu/decode/decode_cache.h"
+#include "cpu/emulate/emulator.h"
 #include "cpu/exit.h"
 #include "cpu/svm/control_block.h"
 #include "mmu/walk_cache.h"
 #include "vmm/local_apic.h"
 #include "vmm/machine.h"
-#include "vmm/policy_stub.h"
+#include "vmm/policy/cpuid.h"
+#include "vmm/policy/cr.h"
+#include "vmm/policy/msr.h"
 #include "vmm/requests.h"
 
 namespace aerie::vmm {
@@ -91,19 +94,40 @@ class Vcpu {
   NmiLatch nmis;
   bool nmi_blocked = false;  // between delivery of an NMI and its IRET
 
-  policy::CpuidTable cpuid;
-  policy::MsrState msrs;
+  policy::VcpuCpuid cpuid;
+  policy::VcpuMsrs msrs;
   cpu::DecodeCache decode_cache;
   mmu::WalkCache walk_cache;
 
   // CR4 bits that L1 sees set and its processor does not have (VMXE).
   u64 cr4_hidden = 0;
   u64 guest_cr4() const { return block_l1_.cr4() | cr4_hidden; }
+  u64 guest_efer() const { return block_l1_.efer(); }
+  void set_guest_cr4(u64 value);
+
+  // Writes of L1's control registers, as instructions do them (control_registers.cc). False: #GP(0).
+  [[nodiscard]] bool write_cr0(u64 value);
+  [[nodiscard]] bool write_cr3(u64 value);
+  [[nodiscard]] bool write_cr4(u64 value);
+  [[nodiscard]] bool write_efer(u64 value);
+  // Of PAE paging: whether the four entries that `cr3` selects may be loaded.
+  bool pdptes_valid(u64 cr3) const;
+  void set_vmx_operation(bool on) { vmx_operation_ = on; }
+
+  // What CPUID shows of L1's state has changed.
+  void update_cpuid();
+  void set_direct_msr_read(u32 index, bool on);
+
+  // The r/m operand of an instruction of L1. False: the fault has been raised.
+  bool read_operand(const cpu::Instruction& i, unsigned size, u64& value);
+  void raise_fault(const cpu::EmulationFault& fault);
 
   // The intercepts L0 wants while L1 runs, but for what events add.
   void update_intercepts();
 
  private:
+  policy::ControlState control_state();
+  void forget(policy::Forget what);
   void service();
   void reset();
   void start_at(u8 sipi_vector);
@@ -124,10 +148,12 @@ class Vcpu {
   Activity activity_ = Activity::running;
   StepReason step_ = StepReason::none;
   bool stepping_ = false;     // TF in the control block is L0's
+  bool vmx_operation_ = false;  // after VMXON
   bool guest_tf_ = false;     // what the guest had there
   bool work_ = true;          // service() has something to do
   u8 refetches_ = 0;
   unsigned index_ = 0;
+  Hpa msr_bitmap_{};
   ControlBlock block_l1_;
   ControlBlock block_l2_;
 };

@@ -7,6 +7,11 @@
 
 namespace aerie::vmm {
 
+// What the engines offer on this host, for CPUID policy.
+policy::FeatureSet virtualization_features();
+// VMX capability MSRs, SVM's own MSRs. Nothing, false: #GP.
+std::optional<u64> virtualization_msr_read(Vcpu& v, u32 index);
+bool virtualization_msr_write(Vcpu& v, u32 index, u64 value);
 // L1 executed a VMX instruction. False: it is #UD here.
 bool vmx_instruction(Vcpu& v, const cpu::Instruction& instruction);
 // An exit of L2.

@@ -83,6 +83,7 @@ void enable_svm(Hpa host_save_area) {
   wrmsr(msr::efer, rdmsr(msr::efer) | efer::svme);
   wrmsr(msr::vm_hsave_pa, host_save_area.value());
   clgi();
+  sti();
 }
 
 }  // namespace aerie::cpu

@@ -7,7 +7,7 @@
 namespace aerie::cpu {
 
 extern "C" {
-// GIF and IF on for a moment; at most one maskable interrupt is taken (PerCpu::interrupt_taken).
+// GIF on for a moment; at most one maskable interrupt is taken (PerCpu::interrupt_taken).
 void host_interrupt_window();
 // GIF on for a moment; takes pending NMIs (PerCpu::nmis_taken).
 void host_nmi_window();
@@ -22,7 +22,7 @@ void load_descriptor_tables();
 
 // Why this processor cannot be Aerie's host (no SVM, no NPT, SVM locked off), or nullptr.
 const char* svm_unusable();
-// EFER.SVME, VM_HSAVE_PA. `host_save_area`: a zeroed page.
+// EFER.SVME, VM_HSAVE_PA; GIF off, IF on from here. `host_save_area`: a zeroed page.
 void enable_svm(Hpa host_save_area);
 
 }  // namespace aerie::cpu

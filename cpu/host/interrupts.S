@@ -10,10 +10,10 @@ vector = 0
         .rept 256
         .balign 16
         .if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21
-        nop
+        push $vector
+        jmp error_code_entry
         .else
         push $0
-        .endif
         push $vector
         .if vector == 2
         jmp nmi_entry
@@ -22,11 +22,27 @@ vector = 0
         .else
         jmp interrupt_entry
         .endif
+        .endif
 vector = vector + 1
         .endr
 
-// Frame: vector, error code, RIP, CS, RFLAGS, RSP, SS. A vector below 32 that a device sent arrives as
-// an exception would, and cannot be told apart; vmm keeps such vectors masked at their sources.
+// A device may use any vector; an 8259 as firmware leaves it sends 8 to 15. Nothing in the windows can
+// fault, so a vector below 32 that interrupts one of them is an interrupt. It pushed no error code.
+error_code_entry:
+        cmpq $host_interrupt_window, 8(%rsp)
+        jb fault_entry
+        cmpq $host_windows_end, 8(%rsp)
+        jae fault_entry
+        push (%rsp)
+        jmp interrupt_entry
+
+exception_entry:
+        cmpq $host_interrupt_window, 16(%rsp)
+        jb fault_entry
+        cmpq $host_windows_end, 16(%rsp)
+        jae fault_entry
+
+// Frame: vector, error code, RIP, CS, RFLAGS, RSP, SS.
 interrupt_entry:
         push %rax
         push %rcx
@@ -62,7 +78,7 @@ nmi_entry:
         add $16, %rsp
         iretq
 
-exception_entry:
+fault_entry:
         mov (%rsp), %rdi
         mov 8(%rsp), %rsi
         mov 16(%rsp), %rdx
@@ -72,36 +88,44 @@ exception_entry:
         call host_exception
         ud2
 
-// void host_interrupt_window(): GIF and IF on for a moment; takes what is pending.
+// L0 runs with GIF = 0 and IF = 1: while a guest runs with V_INTR_MASKING, it is the host's IF at VMRUN that
+// lets physical interrupts end it (APM vol. 2, 15.21.1). GIF alone holds them off here.
+
+// void host_interrupt_window(): takes one interrupt, and NMIs.
         .global host_interrupt_window
 host_interrupt_window:
+        cli
         stgi
         sti
         nop
         nop
-        cli
         clgi
+        sti
         ret
 
-// void host_nmi_window(): GIF on, IF off: takes a pending NMI only.
+// void host_nmi_window(): takes a pending NMI only.
         .global host_nmi_window
 host_nmi_window:
+        cli
         stgi
         nop
         nop
         clgi
+        sti
         ret
 
 // void host_halt_window(): halts until an interrupt or an NMI has been taken.
         .global host_halt_window
 host_halt_window:
+        cli
         stgi
 halt_window_begin:
         sti
         hlt
 halt_window_end:
-        cli
         clgi
+        sti
         ret
+host_windows_end:
 
         .section .note.GNU-stack, "", @progbits

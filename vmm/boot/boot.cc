@@ -355,7 +355,9 @@ extern "C" [[noreturn]] void aerie_boot(u32 magic, u32 information) {
   header.total_pages = machine.pages.total_pages();
   __atomic_store_n(&header.magic, telemetry::kMagic, __ATOMIC_RELEASE);
 
-  machine.ioapic_page = find_processors().ioapic;
+  const Processors found = find_processors();
+  machine.ioapic_page = found.ioapic;
+  machine.found_cpus = std::min(found.count, kMaxCpus);
   set_l1_memory();
   calibrate_clocks();
   set_up_l1();

@@ -1,7 +1,7 @@
 // L1's resources, its first processor, and those that wait for it.
 #include "vmm/boot/start.h"
 
-#include <cstring>
+#include <algorithm>
 #include <new>
 
 #include "base/panic.h"
@@ -12,6 +12,7 @@
 #include "vmm/payload.h"
 #include "vmm/ipi.h"
 #include "vmm/vcpu.h"
+#include "vmm/virtualization.h"
 
 namespace aerie::vmm {
 namespace {
@@ -43,13 +44,38 @@ void build_host_map() {
   }
 }
 
+void set_up_policies() {
+  policy::CpuidConfig config;
+  config.vendor = machine.options.cpu == L1Cpu::amd ? policy::Vendor::amd : policy::Vendor::intel;
+  config.engine = virtualization_features();
+  config.cpus = std::max(1u, machine.found_cpus);
+  const std::string_view unknown = policy::parse_feature_list(machine.options.hide, config.hidden);
+  if (!unknown.empty()) {
+    end_run(EndState::payload_error, "Aerie's command line: hide={}: there is no feature of that name",
+            unknown);
+  }
+  machine.cpuid_policy.init(config);
+  machine.msr_policy.init(machine.cpuid_policy, {.read = cpu::rdmsr});
+  machine.cr_policy.init(machine.cpuid_policy);
+}
+
+void set_up_ioapic() {
+  static_assert(sizeof(IoApic) + sizeof(HostIoApic) < 2 * kPageSize);
+  const Hpa memory = machine.pages.allocate_contiguous(2);
+  AERIE_CHECK(memory != Hpa{});
+  auto* host = new (physical_pointer<void>(memory)) HostIoApic{Hpa{machine.ioapic_page}};
+  machine.ioapic = new (host + 1) IoApic{*host, Gpa{machine.ioapic_page}};
+  machine.ioapic->power_up();
+}
+
 }  // namespace
 
 void set_up_l1() {
   build_host_map();
   machine.io_bitmap = machine.pages.allocate_contiguous(3);
-  machine.msr_bitmap = machine.pages.allocate_contiguous(2);
-  std::memset(physical_pointer<u8>(machine.msr_bitmap), 0xff, 2 * kPageSize);
+  machine.has_xsave = (cpu::cpuid(1).ecx & bit(26)) != 0;
+  set_up_policies();
+  set_up_ioapic();
   for (unsigned i = 0; i < kMaxCpus; ++i) {
     machine.vcpus[i] = &make_vcpu();
     machine.vcpus[i]->set_up(i);
@@ -60,6 +86,9 @@ void set_up_l1() {
   const Hpa save_area = machine.pages.allocate();
   AERIE_CHECK(save_area != Hpa{});
   cpu::enable_svm(save_area);
+  if (machine.has_xsave) {
+    cpu::write_cr4(cpu::read_cr4() | cpu::cr4::osxsave);
+  }
   Vcpu& v = *machine.vcpus[number];
   auto& self = cpu::this_cpu();
   self.owner = &v;

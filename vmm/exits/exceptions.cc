@@ -1,6 +1,7 @@
 // Exceptions of L1 that L0 intercepts, and the exits that end an L1.
 #include "vmm/exits/exits.h"
 #include "vmm/fetch.h"
+#include "vmm/hypercall.h"
 #include "vmm/virtualization.h"
 
 namespace aerie::vmm::exits {
@@ -16,7 +17,10 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
     if (i != nullptr && i->op >= Op::vmcall && i->op <= Op::vmfunc && vmx_instruction(v, *i)) {
       return;
     }
-    v.block().set_rflags(v.block().rflags() | cpu::rflags::rf);
+    if (i != nullptr && i->op == Op::vmcall) {
+      hypercall(v, *i);
+      return;
+    }
     v.raise(Exception::ud);
     return;
   }

@@ -2,6 +2,7 @@
 #include "cpu/arch/instructions.h"
 #include "vmm/exits/exits.h"
 #include "vmm/fetch.h"
+#include "vmm/hypercall.h"
 
 namespace aerie::vmm::exits {
 
@@ -15,11 +16,11 @@ void cpuid(Vcpu& v, const cpu::Exit&) {
     return;
   }
   auto& r = v.registers();
-  const cpu::CpuidResult out = v.cpuid.read(static_cast<u32>(r[Gpr::rax]), static_cast<u32>(r[Gpr::rcx]));
-  r[Gpr::rax] = out.eax;
-  r[Gpr::rbx] = out.ebx;
-  r[Gpr::rcx] = out.ecx;
-  r[Gpr::rdx] = out.edx;
+  // Where XSETBV cannot be intercepted, XCR0 has to be looked at when its sizes are asked for.
+  if (static_cast<u32>(r[Gpr::rax]) == 0xd) [[unlikely]] {
+    v.update_cpuid();
+  }
+  v.cpuid.execute(r);
   v.skip(*i);
 }
 
@@ -57,20 +58,26 @@ void xsetbv(Vcpu& v, const cpu::Exit&) {
   }
   const auto& r = v.registers();
   const u64 value = (r[Gpr::rdx] << 32) | static_cast<u32>(r[Gpr::rax]);
-  if (static_cast<u32>(r[Gpr::rcx]) != 0 || !policy::is_valid_xcr0(value)) {
+  if (!machine.cr_policy.xcr0_legal(static_cast<u32>(r[Gpr::rcx]), value)) {
     v.raise_gp();
     return;
   }
   cpu::xsetbv(0, value);
-  v.cpuid.xcr0_changed(value);
+  v.update_cpuid();
   v.skip(*i);
 }
 
 // L1 has no performance counters (CPUID leaf 0AH is empty): any counter number is one that does not exist.
 void rdpmc(Vcpu& v, const cpu::Exit&) { v.raise_gp(); }
 
-// Without EFER.SVME, which nobody offers L1 yet, SVM's instructions are #UD. VMMCALL alone is decided
-// apart: no hypercall interface is offered either.
-void svm_instruction(Vcpu& v, const cpu::Exit&) { v.raise(cpu::Exception::ud); }
+// Without EFER.SVME, which nobody offers L1 yet, SVM's instructions are #UD; VMMCALL is a hypercall.
+void svm_instruction(Vcpu& v, const cpu::Exit& exit) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (exit.reason == cpu::ExitReason::vmmcall && i != nullptr && i->op == Op::vmmcall) {
+    hypercall(v, *i);
+    return;
+  }
+  v.raise(cpu::Exception::ud);
+}
 
 }  // namespace aerie::vmm::exits

@@ -1,24 +1,70 @@
+// Accesses of L1 to what its map leaves out: the APIC page and the region around it, the IOAPIC page,
+// Aerie's own memory.
 #include "base/panic.h"
+#include "cpu/emulate/simple_mmio.h"
+#include "vmm/device_map.h"
 #include "vmm/exits/exits.h"
 #include "vmm/fetch.h"
+#include "vmm/l1_access.h"
 
 namespace aerie::vmm::exits {
+namespace {
+
+// A register of a device at a known address, for the moves that touch nothing else.
+struct Register {
+  Vcpu& v;
+  Gpa gpa;
+
+  u64 read(unsigned size) { return device_read(v, gpa, size); }
+  void write(unsigned size, u64 value) { device_write(v, gpa, size, value); }
+};
+
+[[gnu::cold]] void emulate(Vcpu& v, const cpu::Instruction& i, Gpa gpa) {
+  v.telemetry().count(telemetry::Event::emulated);
+  auto& b = v.block_l1();
+  L1Access access{v};
+  cpu::EmulatedState state{v.registers(), b.rip(), b.rflags(), access.addressing_mode()};
+  const cpu::EmulationResult result = cpu::Emulator{access, state, i}.run();
+  switch (result.outcome) {
+    case cpu::Emulated::done:
+      b.set_rflags(state.rflags);
+      v.skip(i);
+      break;
+    case cpu::Emulated::again:
+      b.set_rflags(state.rflags);
+      if (result.single_step) {
+        b.set_dr6(b.dr6() | cpu::dr6::bs);
+        v.raise(cpu::Exception::db);
+      }
+      break;
+    case cpu::Emulated::fault:
+      v.raise_fault(result.fault);
+      break;
+    case cpu::Emulated::unsupported:
+      end_run(telemetry::EndState::emulation_failed,
+              "L1 cpu{}: the instruction at rip {x} (kind {}, {} bytes) accesses the trapped page {x} in a "
+              "way Aerie does not perform",
+              v.index(), b.rip(), static_cast<u32>(i.op), i.length, gpa);
+  }
+}
+
+}  // namespace
+
 void tdp_fault(Vcpu& v, const cpu::Exit& exit) {
   const cpu::Instruction* i = fetch_instruction(v);
-  if (i == nullptr) { v.refetch(); return; }
+  if (i == nullptr) [[unlikely]] {
+    v.refetch();
+    return;
+  }
   const Gpa gpa{exit.info2};
-  if (v.apic.owns_page(gpa) && i->simple != cpu::SimpleAccess::none) {
-    const u32 off = static_cast<u32>(gpa.offset());
-    if (i->simple == cpu::SimpleAccess::load) {
-      cpu::write_register(v.registers(), i->reg, i->operand_size, v.apic.mmio_read(off, i->operand_size));
-    } else {
-      u64 value = i->simple == cpu::SimpleAccess::store_register ? cpu::read_register(v.registers(), i->reg, i->operand_size) : static_cast<u64>(i->immediate);
-      v.apic.mmio_write(off, i->operand_size, value);
-    }
-    v.reevaluate();
+  constexpr u64 kLongest = 8;
+  const bool simple = (exit.error_code & cpu::tdp_fault::page_walk) == 0 &&
+                      gpa.offset() <= kPageSize - kLongest;
+  if (simple && cpu::emulate_simple_mmio(*i, v.registers(), Register{v, gpa})) [[likely]] {
     v.skip(*i);
     return;
   }
-  panic("tdp fault at {x} rip {x} error {x}", gpa, v.block().rip(), exit.error_code);
+  emulate(v, *i, gpa);
 }
+
 }  // namespace aerie::vmm::exits

@@ -1,0 +1,14 @@
+// Where an access of L1 goes that the processor did not perform: the I/O map of DESIGN §1. Its default is
+// pass-through; what is Aerie's own is named here, once.
+#pragma once
+
+#include "vmm/vcpu.h"
+
+namespace aerie::vmm {
+
+// `gpa` to `gpa + size` within one page; size 1, 2, 4 or 8. Aerie's memory and the APIC region outside
+// L1's own page hold nothing: all ones, and writes are dropped.
+u64 device_read(Vcpu& v, Gpa gpa, unsigned size);
+void device_write(Vcpu& v, Gpa gpa, unsigned size, u64 value);
+
+}  // namespace aerie::vmm
