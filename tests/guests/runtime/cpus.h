@@ -33,6 +33,7 @@ struct PerCpu {
   volatile u32 starts;   // how often this processor has come out of a SIPI
   std::atomic<void (*)(u64)> work;
   u64 work_argument;
+  bool is_l2;
 };
 
 inline PerCpu& this_cpu() {

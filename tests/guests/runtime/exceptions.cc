@@ -2,6 +2,7 @@
 
 #include "cpu/arch/instructions.h"
 #include "tests/guests/runtime/apic.h"
+#include "tests/guests/runtime/cases.h"
 #include "tests/guests/runtime/console.h"
 
 extern "C" {
@@ -102,5 +103,10 @@ extern "C" void guest_vector(aerie::guest::Frame* frame) {
   }
   print("unexpected exception {} error {x} rip {x} rsp {x} rflags {x} cr2 {x} cpu {}\n", vector,
         frame->error, frame->rip, frame->rsp, frame->rflags, aerie::cpu::read_cr2(), self.index);
+  // In an L2: L1 finds the case failed and an L2 that only ever calls it.
+  while (self.is_l2) {
+    fail("an exception in L2");
+    asm volatile("vmcall" ::"a"(0xdead) : "memory");
+  }
   exit_guest(2);
 }

@@ -195,6 +195,7 @@ L2::L2()
       per_cpu_{page_pointer<PerCpu>(alloc_pages(2))} {
   static_assert(sizeof(PerCpu) <= 2 * kPageSize);
   per_cpu_->self = per_cpu_;
+  per_cpu_->is_l2 = true;
   per_cpu_->index = this_cpu().index;
   per_cpu_->apic_id = this_cpu().apic_id;
   vmclear(region_);

@@ -146,6 +146,21 @@ void vmptrld_shadow() {
   expect_error("shadow VMCS", vmptrld(other), InstructionError::vmptrld_wrong_revision);
 }
 
+// PITFALLS: a page that is not RAM is an error number, never a crash.
+void vmptrld_not_ram() {
+  const u64 region = make_current();
+  for (const u64 address : {u64{0xf000'0000}, kPageSize << (physical_bits() - 13)}) {
+    const VmStatus status = vmptrld(address);
+    if (expect_status("VMPTRLD of no memory", status, VmStatus::fail_valid)) {
+      const u64 error = vmread(Field::instruction_error);
+      expect(error == static_cast<u32>(InstructionError::vmptrld_wrong_revision) ||
+                 error == static_cast<u32>(InstructionError::vmptrld_invalid_address),
+             "error 9 or 11");
+    }
+  }
+  expect_equal("current VMCS untouched", vmptrst(), region);
+}
+
 void vmptrst_tells() {
   const u64 region = make_current();
   expect_equal("current", vmptrst(), region);
@@ -538,6 +553,7 @@ constexpr Case kCases[] = {
     {"vmclear_errors", "SDM vol. 3, 31.3, VMCLEAR", vmclear_errors},
     {"vmptrld_errors", "SDM vol. 3, 31.3, VMPTRLD", vmptrld_errors},
     {"vmptrld_shadow", "SDM vol. 3, 25.2", vmptrld_shadow},
+    {"vmptrld_not_ram", "SDM vol. 3, 31.3, VMPTRLD", vmptrld_not_ram},
     {"vmptrst_tells", "SDM vol. 3, 31.3, VMPTRST", vmptrst_tells},
     {"two_vmcs_keep_their_own", "SDM vol. 3, 25.1", two_vmcs_keep_their_own},
     {"many_active_vmcs", "SDM vol. 3, 25.1", many_active_vmcs},
