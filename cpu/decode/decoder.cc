@@ -287,6 +287,9 @@ bool is_byte_operation(const ZydisDecodedInstruction& z) {
 u8 operand_size_of(const ZydisDecodedInstruction& z, Op op, CodeMode mode) {
   const u8 native = mode == CodeMode::bits64 ? 8 : 4;
   const u8 size = static_cast<u8>(z.operand_width / 8);
+  if (z.mnemonic == ZYDIS_MNEMONIC_MOVNTI) {
+    return size == 8 ? u8{8} : u8{4};  // there is no 16-bit form, not even in 16-bit code
+  }
   switch (op) {
     // These don't look at the operand-size prefix.
     case Op::mov_to_cr: case Op::mov_from_cr: case Op::mov_to_dr: case Op::mov_from_dr:

@@ -195,6 +195,9 @@ constexpr Operands kOperands[] = {
     {M16, "8b 46 00", Form::reg_rm, 2, 2, 2, rax, kNone, rbp, kNone, 0, ss, 0},
     {M16, "8b 07", Form::reg_rm, 2, 2, 2, rax, kNone, rbx},
     {M16, "66 67 8b 07", Form::reg_rm, 4, 4, 4, rax, kNone, rdi},
+    // MOVNTI is never of 16 bits
+    {M16, "0f c3 07", Form::rm_reg, 4, 4, 2, rax, kNone, rbx},
+    {M64, "48 0f c3 07", Form::rm_reg, 8, 8, 8, rax, kNone, rdi},
     // Extension
     {M64, "0f b6 07", Form::reg_rm, 4, 1, 8, rax, kNone, rdi},
     {M64, "48 0f b7 07", Form::reg_rm, 8, 2, 8, rax, kNone, rdi},
