@@ -1,5 +1,5 @@
-// Bits of the VM-execution, VM-exit and VM-entry controls. SDM vol. 3, 25.6-25.8. What Aerie offers of
-// them is nested/vmx/capabilities.h's matter.
+// Bits of the VM-execution, VM-exit and VM-entry controls. SDM vol. 3, 25.6-25.8. What Aerie offers
+// of them is nested/vmx/capabilities.h's matter.
 #pragma once
 
 #include "base/bits.h"
@@ -54,9 +54,10 @@ namespace exit {
 inline constexpr u32 save_debug = 1u << 2, host_64 = 1u << 9, load_perf_global_ctrl = 1u << 12,
                      acknowledge_interrupt = 1u << 15, save_pat = 1u << 18, load_pat = 1u << 19,
                      save_efer = 1u << 20, load_efer = 1u << 21, save_preemption_timer = 1u << 22,
-                     clear_bndcfgs = 1u << 23, conceal_from_pt = 1u << 24, clear_rtit_ctl = 1u << 25,
-                     clear_lbr_ctl = 1u << 26, clear_uinv = 1u << 27, load_cet = 1u << 28,
-                     load_pkrs = 1u << 29, save_perf_global_ctrl = 1u << 30, secondary = 1u << 31;
+                     clear_bndcfgs = 1u << 23, conceal_from_pt = 1u << 24,
+                     clear_rtit_ctl = 1u << 25, clear_lbr_ctl = 1u << 26, clear_uinv = 1u << 27,
+                     load_cet = 1u << 28, load_pkrs = 1u << 29, save_perf_global_ctrl = 1u << 30,
+                     secondary = 1u << 31;
 }
 
 // VM-entry controls: table 25-16.

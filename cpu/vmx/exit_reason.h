@@ -1,7 +1,7 @@
 // What a VM exit or a failed VMX instruction reports: basic exit reasons (SDM vol. 3, appendix C),
-// VM-instruction errors (31.4), exit qualifications (28.2.1), interruption information (25.8.3, 25.9.2)
-// and VM-exit instruction information (28.2.5). Each is a small value that packs to, or unpacks from, the
-// word of the manual's table.
+// VM-instruction errors (31.4), exit qualifications (28.2.1), interruption information (25.8.3,
+// 25.9.2) and VM-exit instruction information (28.2.5). Each is a small value that packs to, or
+// unpacks from, the word of the manual's table.
 #pragma once
 
 #include "base/bits.h"
@@ -143,8 +143,8 @@ enum class VmxAbort : u32 {
   host_64_mismatch = 6,
 };
 
-// Interruption information: VM-entry (table 25-17), VM-exit (25-19) and IDT-vectoring (25-20) formats
-// differ only in bit 12, "NMI unblocking due to IRET", which only the exit's has.
+// Interruption information: VM-entry (table 25-17), VM-exit (25-19) and IDT-vectoring (25-20)
+// formats differ only in bit 12, "NMI unblocking due to IRET", which only the exit's has.
 namespace interruption_info {
 inline constexpr u32 error_valid = 1u << 11, nmi_unblocking = 1u << 12, valid = 1u << 31,
                      entry_reserved = 0x7ffff000;
@@ -156,7 +156,8 @@ constexpr u32 encode(const Event& event) {
                            (static_cast<u32>(event.type) << 8) | event.vector
                      : 0;
 }
-// `length` is the VM-entry (or VM-exit) instruction length; it means something for software events only.
+// `length` is the VM-entry (or VM-exit) instruction length; it means something for software events
+// only.
 constexpr Event decode(u32 info, u32 error, u32 length) {
   return {.valid = (info & valid) != 0,
           .type = type(info),
@@ -178,9 +179,9 @@ struct CrAccess {
   enum class Kind : u8 { mov_to = 0, mov_from = 1, clts = 2, lmsw = 3 };
   u8 cr = 0;
   Kind kind = Kind::mov_to;
-  Gpr gpr = Gpr::rax;            // of MOV
-  bool lmsw_memory = false;      // LMSW's operand is in memory
-  u16 lmsw_source = 0;           // LMSW's operand
+  Gpr gpr = Gpr::rax;        // of MOV
+  bool lmsw_memory = false;  // LMSW's operand is in memory
+  u16 lmsw_source = 0;       // LMSW's operand
 
   constexpr u64 encode() const {
     u64 word = cr | (static_cast<u64>(kind) << 4);
@@ -251,18 +252,19 @@ struct TaskSwitch {
   }
 };
 
-// Qualification of a debug exception: table 28-1. The bits are those of DR6 (0-3, 11, 13, 14; RTM at 16 with
-// the opposite sense), to be merged into DR6 by who delivers the exception.
+// Qualification of a debug exception: table 28-1. The bits are those of DR6 (0-3, 11, 13, 14; RTM
+// at 16 with the opposite sense), to be merged into DR6 by who delivers the exception.
 namespace debug_qualification {
 inline constexpr u64 b0_b3 = 0xf, bus_lock = bit(11), bd = bit(13), bs = bit(14), rtm = bit(16);
 }
 
 // Qualification of an EPT violation: table 28-7.
 struct EptViolation {
-  bool read = false, write = false, fetch = false;           // the access
+  bool read = false, write = false, fetch = false;              // the access
   bool readable = false, writable = false, executable = false;  // AND over the entries used
   bool linear_valid = false;  // the guest-linear address field is valid
-  bool translated = false;    // the access is to the translation of that address, not to a paging entry
+  bool translated =
+      false;  // the access is to the translation of that address, not to a paging entry
   bool nmi_unblocking = false;
 
   constexpr u64 encode() const {
@@ -284,9 +286,9 @@ struct EptViolation {
   }
 };
 
-// VM-exit instruction information. One type for the tables that share their positions: 28-8 (INS, OUTS),
-// 28-9 (INVEPT, INVPCID, INVVPID), 28-10 (LIDT, LGDT, SIDT, SGDT), 28-11 (LLDT, LTR, SLDT, STR), 28-13 (VMCLEAR,
-// VMPTRLD, VMPTRST, VMXON, XRSTORS, XSAVES), 28-14 (VMREAD, VMWRITE).
+// VM-exit instruction information. One type for the tables that share their positions: 28-8 (INS,
+// OUTS), 28-9 (INVEPT, INVPCID, INVVPID), 28-10 (LIDT, LGDT, SIDT, SGDT), 28-11 (LLDT, LTR, SLDT,
+// STR), 28-13 (VMCLEAR, VMPTRLD, VMPTRST, VMXON, XRSTORS, XSAVES), 28-14 (VMREAD, VMWRITE).
 struct InstructionInfo {
   u8 scaling = 0;                 // log2 of the index's factor
   Gpr register1 = Gpr::rax;       // bits 6:3
@@ -302,7 +304,8 @@ struct InstructionInfo {
 
   // A memory operand's fields are undefined with a register operand; they are encoded as zero then.
   constexpr u32 encode() const {
-    u32 word = (u32{register2} << 28) | (static_cast<u32>(register1) << 3) | (u32{operand_size} << 11);
+    u32 word =
+        (u32{register2} << 28) | (static_cast<u32>(register1) << 3) | (u32{operand_size} << 11);
     if (register_operand) {
       return word | (1u << 10);
     }

@@ -1,5 +1,5 @@
-// VMCS field encodings: SDM vol. 3, appendix B, in its order and its groups. All of them, whether Aerie
-// offers the field to an L1 (nested/vmx/vmcs12.h says which) or not.
+// VMCS field encodings: SDM vol. 3, appendix B, in its order and its groups. All of them, whether
+// Aerie offers the field to an L1 (nested/vmx/vmcs12.h says which) or not.
 #pragma once
 
 #include "base/bits.h"

@@ -17,7 +17,8 @@ using cpu::vmx::ControlWord;
 constexpr FeatureRow kFeatureTable[] = {
     {Feature::base, "base", true, Feature::base, ""},
     {Feature::secondary_controls, "secondary-controls", true, Feature::base, ""},
-    {Feature::tertiary_controls, "tertiary-controls", false, Feature::base, "nothing in it is offered"},
+    {Feature::tertiary_controls, "tertiary-controls", false, Feature::base,
+     "nothing in it is offered"},
     {Feature::io_bitmaps, "io-bitmaps", true, Feature::base, ""},
     {Feature::msr_bitmaps, "msr-bitmaps", true, Feature::base, ""},
     {Feature::virtual_nmis, "virtual-nmis", true, Feature::base, ""},
@@ -25,7 +26,8 @@ constexpr FeatureRow kFeatureTable[] = {
     {Feature::ept, "ept", true, Feature::secondary_controls, ""},
     {Feature::vpid, "vpid", true, Feature::secondary_controls, ""},
     {Feature::unrestricted_guest, "unrestricted-guest", true, Feature::ept, ""},
-    {Feature::descriptor_table_exiting, "descriptor-table-exiting", true, Feature::secondary_controls, ""},
+    {Feature::descriptor_table_exiting, "descriptor-table-exiting", true,
+     Feature::secondary_controls, ""},
     {Feature::wbinvd_exiting, "wbinvd-exiting", true, Feature::secondary_controls, ""},
     {Feature::pause_loop_exiting, "pause-loop-exiting", false, Feature::secondary_controls,
      "the host may lack a pause filter"},
@@ -47,7 +49,8 @@ constexpr FeatureRow kFeatureTable[] = {
     {Feature::tpr_shadow, "tpr-shadow", false, Feature::base, "not yet implemented"},
     {Feature::virtualize_apic, "virtualize-apic", false, Feature::secondary_controls,
      "not yet implemented"},
-    {Feature::virtualize_x2apic, "virtualize-x2apic", false, Feature::tpr_shadow, "not yet implemented"},
+    {Feature::virtualize_x2apic, "virtualize-x2apic", false, Feature::tpr_shadow,
+     "not yet implemented"},
     {Feature::apic_register, "apic-register", false, Feature::tpr_shadow, "not yet implemented"},
     {Feature::virtual_interrupts, "virtual-interrupts", false, Feature::tpr_shadow,
      "not yet implemented"},
@@ -59,9 +62,12 @@ constexpr FeatureRow kFeatureTable[] = {
     {Feature::pml, "pml", false, Feature::ept_accessed_dirty, "not yet implemented"},
     {Feature::ept_ve, "ept-ve", false, Feature::ept, "not yet implemented"},
     {Feature::mode_based_execute, "mode-based-execute", false, Feature::ept, "not yet implemented"},
-    {Feature::sub_page_permission, "sub-page-permission", false, Feature::ept, "not yet implemented"},
-    {Feature::tsc_scaling, "tsc-scaling", false, Feature::secondary_controls, "not yet implemented"},
-    {Feature::processor_trace, "processor-trace", false, Feature::base, "L1 has no processor trace"},
+    {Feature::sub_page_permission, "sub-page-permission", false, Feature::ept,
+     "not yet implemented"},
+    {Feature::tsc_scaling, "tsc-scaling", false, Feature::secondary_controls,
+     "not yet implemented"},
+    {Feature::processor_trace, "processor-trace", false, Feature::base,
+     "L1 has no processor trace"},
     {Feature::pasid, "pasid", false, Feature::secondary_controls, "L1 has no ENQCMD"},
     {Feature::loadiwkey, "loadiwkey", false, Feature::tertiary_controls, "L1 has no key locker"},
     {Feature::hlat, "hlat", false, Feature::tertiary_controls, "not yet implemented"},
@@ -104,8 +110,8 @@ constexpr bool table_is_ordered() {
 }
 static_assert(table_is_ordered());
 
-// Every control bit of SDM vol. 3, tables 25-5 to 25-8, 25-14 and 25-16, and the reserved bits of the
-// default1 class (A.2-A.5).
+// Every control bit of SDM vol. 3, tables 25-5 to 25-8, 25-14 and 25-16, and the reserved bits of
+// the default1 class (A.2-A.5).
 constexpr ControlRow kControlTable[] = {
     {ControlWord::pin, 0, Default::zero, Feature::base, "external-interrupt exiting"},
     {ControlWord::pin, 1, Default::one, Feature::base, "reserved"},
@@ -113,7 +119,8 @@ constexpr ControlRow kControlTable[] = {
     {ControlWord::pin, 3, Default::zero, Feature::base, "NMI exiting"},
     {ControlWord::pin, 4, Default::one, Feature::base, "reserved"},
     {ControlWord::pin, 5, Default::zero, Feature::virtual_nmis, "virtual NMIs"},
-    {ControlWord::pin, 6, Default::zero, Feature::preemption_timer, "activate VMX-preemption timer"},
+    {ControlWord::pin, 6, Default::zero, Feature::preemption_timer,
+     "activate VMX-preemption timer"},
     {ControlWord::pin, 7, Default::zero, Feature::posted_interrupts, "process posted interrupts"},
 
     {ControlWord::proc, 1, Default::one, Feature::base, "reserved"},
@@ -132,7 +139,8 @@ constexpr ControlRow kControlTable[] = {
     {ControlWord::proc, 14, Default::one, Feature::base, "reserved"},
     {ControlWord::proc, 15, Default::clearable, Feature::base, "CR3-load exiting"},
     {ControlWord::proc, 16, Default::clearable, Feature::base, "CR3-store exiting"},
-    {ControlWord::proc, 17, Default::zero, Feature::tertiary_controls, "activate tertiary controls"},
+    {ControlWord::proc, 17, Default::zero, Feature::tertiary_controls,
+     "activate tertiary controls"},
     {ControlWord::proc, 19, Default::zero, Feature::base, "CR8-load exiting"},
     {ControlWord::proc, 20, Default::zero, Feature::base, "CR8-store exiting"},
     {ControlWord::proc, 21, Default::zero, Feature::tpr_shadow, "use TPR shadow"},
@@ -145,18 +153,21 @@ constexpr ControlRow kControlTable[] = {
     {ControlWord::proc, 28, Default::zero, Feature::msr_bitmaps, "use MSR bitmaps"},
     {ControlWord::proc, 29, Default::zero, Feature::base, "MONITOR exiting"},
     {ControlWord::proc, 30, Default::zero, Feature::base, "PAUSE exiting"},
-    {ControlWord::proc, 31, Default::zero, Feature::secondary_controls, "activate secondary controls"},
+    {ControlWord::proc, 31, Default::zero, Feature::secondary_controls,
+     "activate secondary controls"},
 
     {ControlWord::proc2, 0, Default::zero, Feature::virtualize_apic, "virtualize APIC accesses"},
     {ControlWord::proc2, 1, Default::zero, Feature::ept, "enable EPT"},
-    {ControlWord::proc2, 2, Default::zero, Feature::descriptor_table_exiting, "descriptor-table exiting"},
+    {ControlWord::proc2, 2, Default::zero, Feature::descriptor_table_exiting,
+     "descriptor-table exiting"},
     {ControlWord::proc2, 3, Default::zero, Feature::rdtscp, "enable RDTSCP"},
     {ControlWord::proc2, 4, Default::zero, Feature::virtualize_x2apic, "virtualize x2APIC mode"},
     {ControlWord::proc2, 5, Default::zero, Feature::vpid, "enable VPID"},
     {ControlWord::proc2, 6, Default::zero, Feature::wbinvd_exiting, "WBINVD exiting"},
     {ControlWord::proc2, 7, Default::zero, Feature::unrestricted_guest, "unrestricted guest"},
     {ControlWord::proc2, 8, Default::zero, Feature::apic_register, "APIC-register virtualization"},
-    {ControlWord::proc2, 9, Default::zero, Feature::virtual_interrupts, "virtual-interrupt delivery"},
+    {ControlWord::proc2, 9, Default::zero, Feature::virtual_interrupts,
+     "virtual-interrupt delivery"},
     {ControlWord::proc2, 10, Default::zero, Feature::pause_loop_exiting, "PAUSE-loop exiting"},
     {ControlWord::proc2, 11, Default::zero, Feature::rdrand_exiting, "RDRAND exiting"},
     {ControlWord::proc2, 12, Default::zero, Feature::invpcid, "enable INVPCID"},
@@ -234,9 +245,11 @@ constexpr ControlRow kControlTable[] = {
     {ControlWord::entry, 8, Default::one, Feature::base, "reserved"},
     {ControlWord::entry, 9, Default::zero, Feature::base, "IA-32e mode guest"},
     {ControlWord::entry, 10, Default::zero, Feature::dual_monitor, "entry to SMM"},
-    {ControlWord::entry, 11, Default::zero, Feature::dual_monitor, "deactivate dual-monitor treatment"},
+    {ControlWord::entry, 11, Default::zero, Feature::dual_monitor,
+     "deactivate dual-monitor treatment"},
     {ControlWord::entry, 12, Default::one, Feature::base, "reserved"},
-    {ControlWord::entry, 13, Default::zero, Feature::perf_global_ctrl, "load IA32_PERF_GLOBAL_CTRL"},
+    {ControlWord::entry, 13, Default::zero, Feature::perf_global_ctrl,
+     "load IA32_PERF_GLOBAL_CTRL"},
     {ControlWord::entry, 14, Default::zero, Feature::pat, "load IA32_PAT"},
     {ControlWord::entry, 15, Default::zero, Feature::efer, "load IA32_EFER"},
     {ControlWord::entry, 16, Default::zero, Feature::bndcfgs, "load IA32_BNDCFGS"},
@@ -268,12 +281,13 @@ constexpr EptVpidRow kEptVpidTable[] = {
      Feature::vpid},
 };
 
-// A feature is offered when it is implemented, not hidden, and what it needs is offered. Needs may point
-// forward in the table, so this repeats until nothing changes.
+// A feature is offered when it is implemented, not hidden, and what it needs is offered. Needs may
+// point forward in the table, so this repeats until nothing changes.
 FeatureSet offered_features(const FeatureSet& hidden, const FeatureSet& anyway) {
   FeatureSet set;
   for (const FeatureRow& r : kFeatureTable) {
-    if (r.feature == Feature::base || ((r.implemented || anyway.has(r.feature)) && !hidden.has(r.feature))) {
+    if (r.feature == Feature::base ||
+        ((r.implemented || anyway.has(r.feature)) && !hidden.has(r.feature))) {
       set.add(r.feature);
     }
   }
@@ -340,7 +354,9 @@ Capabilities::Capabilities(const CapabilityConfig& config)
 }
 
 std::optional<u64> Capabilities::msr(u32 index) const {
-  const auto plain = [this](ControlWord w) { return pair(default1_[static_cast<u8>(w)], allowed1(w)); };
+  const auto plain = [this](ControlWord w) {
+    return pair(default1_[static_cast<u8>(w)], allowed1(w));
+  };
   const auto exact = [this](ControlWord w) { return pair(required1(w), allowed1(w)); };
   switch (index) {
     case msr::vmx_basic:
@@ -364,8 +380,9 @@ std::optional<u64> Capabilities::msr(u32 index) const {
     case msr::vmx_true_entry:
       return exact(ControlWord::entry);
     case msr::vmx_misc:
-      // A.6. Timer rate 2^5 TSC ticks where there is a preemption timer; EFER.LMA is stored into "IA-32e mode
-      // guest" at exits (which unrestricted guest requires); activity states HLT, shutdown, wait-for-SIPI.
+      // A.6. Timer rate 2^5 TSC ticks where there is a preemption timer; EFER.LMA is stored into
+      // "IA-32e mode guest" at exits (which unrestricted guest requires); activity states HLT,
+      // shutdown, wait-for-SIPI.
       return (has(Feature::preemption_timer) ? 5 : 0) | bit(5) | bit(6) | bit(7) | bit(8) |
              (u64{kCr3Targets} << 16) | (u64{kMaxMsrListEntries / 512 - 1} << 25) |
              (has(Feature::vmwrite_read_only) ? bit(29) : 0) |

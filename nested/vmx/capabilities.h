@@ -1,6 +1,6 @@
 // What of VMX an L1 is offered: one table of features, one of control bits, and the capability MSRs
-// 0x480-0x492 made from them (SDM vol. 3, appendix A), so that no two MSRs can disagree. To offer a feature
-// that has been implemented, set its row's `implemented`.
+// 0x480-0x492 made from them (SDM vol. 3, appendix A), so that no two MSRs can disagree. To offer a
+// feature that has been implemented, set its row's `implemented`.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@
 
 namespace aerie::nested::vmx {
 
-// Each stands for everything of the architecture that comes and goes together: loading PAT on entry, and
-// saving and loading it on exit, say.
+// Each stands for everything of the architecture that comes and goes together: loading PAT on
+// entry, and saving and loading it on exit, say.
 enum class Feature : u8 {
   base,  // what every VMX processor has, or Aerie always offers
   secondary_controls,
@@ -106,7 +106,7 @@ struct FeatureRow {
   Feature feature;
   std::string_view name;  // as in --hide
   bool implemented;
-  Feature needs;  // is not offered without that one
+  Feature needs;         // is not offered without that one
   std::string_view why;  // for docs: why it is not offered, or whence it comes
 };
 std::span<const FeatureRow> features();
@@ -130,13 +130,13 @@ std::span<const ControlRow> controls();
 
 // What the capabilities depend on at run time.
 struct CapabilityConfig {
-  FeatureSet hidden;            // taken away by the user, absent from L1's CPUID, or beyond the host
-  FeatureSet anyway;            // offered although not implemented: for tests
-  u64 cr4_allowed = 0;          // CR4 bits that L1 may set; VMXE is added
+  FeatureSet hidden;    // taken away by the user, absent from L1's CPUID, or beyond the host
+  FeatureSet anyway;    // offered although not implemented: for tests
+  u64 cr4_allowed = 0;  // CR4 bits that L1 may set; VMXE is added
   u64 efer_allowed = cpu::efer::sce | cpu::efer::lme | cpu::efer::lma | cpu::efer::nxe;
   u64 debugctl_allowed = cpu::msr::debugctl_bits::lbr | cpu::msr::debugctl_bits::btf;
-  u8 physical_bits = 40;        // MAXPHYADDR that L1 sees
-  u8 linear_bits = 48;          // that L1's processor supports: 57 with LA57
+  u8 physical_bits = 40;  // MAXPHYADDR that L1 sees
+  u8 linear_bits = 48;    // that L1's processor supports: 57 with LA57
 };
 
 class Capabilities {
@@ -146,18 +146,25 @@ class Capabilities {
   constexpr bool has(Feature f) const { return offered_.has(f); }
 
   // Bits that may be 1, and bits that must be (by the TRUE MSRs).
-  constexpr u64 allowed1(cpu::vmx::ControlWord word) const { return allowed1_[static_cast<u8>(word)]; }
-  constexpr u64 required1(cpu::vmx::ControlWord word) const { return required1_[static_cast<u8>(word)]; }
+  constexpr u64 allowed1(cpu::vmx::ControlWord word) const {
+    return allowed1_[static_cast<u8>(word)];
+  }
+  constexpr u64 required1(cpu::vmx::ControlWord word) const {
+    return required1_[static_cast<u8>(word)];
+  }
   constexpr bool valid(cpu::vmx::ControlWord word, u64 value) const {
     return (value & required1(word)) == required1(word) && (value & ~allowed1(word)) == 0;
   }
-  constexpr bool offers_any(cpu::vmx::ControlWord word, u64 bits) const { return (allowed1(word) & bits) != 0; }
+  constexpr bool offers_any(cpu::vmx::ControlWord word, u64 bits) const {
+    return (allowed1(word) & bits) != 0;
+  }
   constexpr bool vmwrite_any() const { return has(Feature::vmwrite_read_only); }
 
-  // CR0 and CR4 in VMX operation (A.7, A.8): bits of fixed0 must be 1, bits outside fixed1 must be 0.
+  // CR0 and CR4 in VMX operation (A.7, A.8): bits of fixed0 must be 1, bits outside fixed1 must be
+  // 0.
   static constexpr u64 kCr0Fixed0 = 0x8000'0021;  // PG, NE, PE
   static constexpr u64 kCr0Fixed1 = 0xffff'ffff;
-  static constexpr u64 kCr4Fixed0 = 0x2000;       // VMXE
+  static constexpr u64 kCr4Fixed0 = 0x2000;  // VMXE
   constexpr u64 cr4_fixed1() const { return cr4_fixed1_; }
 
   constexpr u8 physical_bits() const { return physical_bits_; }
@@ -167,8 +174,8 @@ class Capabilities {
   constexpr u64 efer_allowed() const { return efer_allowed_; }
   constexpr u64 debugctl_allowed() const { return debugctl_allowed_; }
 
-  // Values of IA32_VMX_BASIC (0x480) to IA32_VMX_PROCBASED_CTLS3 (0x492); nothing for one that does not
-  // exist with these capabilities (#GP).
+  // Values of IA32_VMX_BASIC (0x480) to IA32_VMX_PROCBASED_CTLS3 (0x492); nothing for one that does
+  // not exist with these capabilities (#GP).
   std::optional<u64> msr(u32 index) const;
 
  private:
@@ -191,11 +198,12 @@ inline constexpr unsigned kMaxMsrListEntries = 512;
 
 // IA32_VMX_EPT_VPID_CAP (A.10).
 namespace ept_vpid_cap {
-inline constexpr u64 execute_only = bit(0), levels_4 = bit(6), levels_5 = bit(7), uncacheable = bit(8),
-                     write_back = bit(14), pages_2m = bit(16), pages_1g = bit(17), invept = bit(20),
-                     accessed_dirty = bit(21), advanced_information = bit(22), invept_single = bit(25),
-                     invept_all = bit(26), invvpid = bit(32), invvpid_address = bit(40),
-                     invvpid_single = bit(41), invvpid_all = bit(42), invvpid_retaining = bit(43);
+inline constexpr u64 execute_only = bit(0), levels_4 = bit(6), levels_5 = bit(7),
+                     uncacheable = bit(8), write_back = bit(14), pages_2m = bit(16),
+                     pages_1g = bit(17), invept = bit(20), accessed_dirty = bit(21),
+                     advanced_information = bit(22), invept_single = bit(25), invept_all = bit(26),
+                     invvpid = bit(32), invvpid_address = bit(40), invvpid_single = bit(41),
+                     invvpid_all = bit(42), invvpid_retaining = bit(43);
 }
 
 }  // namespace aerie::nested::vmx

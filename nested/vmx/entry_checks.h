@@ -1,8 +1,9 @@
-// The checks that a VM entry makes of a VMCS, as a table of rules in the order of SDM vol. 3, 27.2 and 27.3.1,
-// evaluated incrementally: a rule is looked at again only when a group that it depends on has changed.
+// The checks that a VM entry makes of a VMCS, as a table of rules in the order of SDM vol. 3, 27.2
+// and 27.3.1, evaluated incrementally: a rule is looked at again only when a group that it depends
+// on has changed.
 //
-// Not here: what VMLAUNCH and VMRESUME check before (26.3, no current VMCS, MOV-SS blocking, launch state), and
-// the loading of MSRs after (27.4).
+// Not here: what VMLAUNCH and VMRESUME check before (26.3, no current VMCS, MOV-SS blocking, launch
+// state), and the loading of MSRs after (27.4).
 #pragma once
 
 #include <span>
@@ -31,7 +32,9 @@ struct EntryContext {
   constexpr bool pin(u32 bit) const { return (v.pin_controls & bit) != 0; }
   constexpr bool proc(u32 bit) const { return (v.proc_controls & bit) != 0; }
   // Secondary controls count only where they are activated.
-  constexpr bool proc2(u32 bit) const { return proc(cpu::vmx::proc::secondary) && (v.proc2_controls & bit) != 0; }
+  constexpr bool proc2(u32 bit) const {
+    return proc(cpu::vmx::proc::secondary) && (v.proc2_controls & bit) != 0;
+  }
   constexpr bool exit(u32 bit) const { return (v.exit_controls & bit) != 0; }
   constexpr bool entry(u32 bit) const { return (v.entry_controls & bit) != 0; }
   constexpr bool unrestricted() const { return proc2(cpu::vmx::proc2::unrestricted_guest); }
@@ -81,8 +84,9 @@ struct EntryRule {
 // All rules, in the order in which they are made.
 std::span<const EntryRule> entry_rules();
 
-// SDM vol. 3, 27.3.1.4: in 64-bit code RIP's bits 63:N must be equal, N the width of linear addresses (not
-// bits 63:N-1: RIP may be just outside the canonical range); else bits 63:32 must be 0.
+// SDM vol. 3, 27.3.1.4: in 64-bit code RIP's bits 63:N must be equal, N the width of linear
+// addresses (not bits 63:N-1: RIP may be just outside the canonical range); else bits 63:32 must be
+// 0.
 constexpr bool is_valid_guest_rip(u64 rip, bool code_64bit, unsigned linear_bits) {
   if (!code_64bit) {
     return (rip >> 32) == 0;
@@ -91,9 +95,9 @@ constexpr bool is_valid_guest_rip(u64 rip, bool code_64bit, unsigned linear_bits
   return top == 0 || top == -1;
 }
 
-// The checks of one vmcs12 over its entries. `dirty` of run() are the groups that were written, by L1 or
-// by an exit that stored something else than the processor ran with, since the last run() that found no fault;
-// at first, and after the vmcs12 was loaded from memory, kAllGroups.
+// The checks of one vmcs12 over its entries. `dirty` of run() are the groups that were written, by
+// L1 or by an exit that stored something else than the processor ran with, since the last run()
+// that found no fault; at first, and after the vmcs12 was loaded from memory, kAllGroups.
 class EntryChecks {
  public:
   // The first rule that does not hold, or nullptr.
@@ -104,15 +108,16 @@ class EntryChecks {
       dirty |= mask(Group::exit, Group::entry);
     }
     if ((dirty & ~mask(Group::guest_rip)) == 0) [[likely]] {
-      return dirty == 0 || is_valid_guest_rip(c.v.guest_rip, c.code_64bit, c.capabilities.linear_bits())
+      return dirty == 0 ||
+                     is_valid_guest_rip(c.v.guest_rip, c.code_64bit, c.capabilities.linear_bits())
                  ? nullptr
                  : rip_rule();
     }
     return run_rules(c, dirty);
   }
 
-  // Groups of the vmcs12 that run() will read with these groups dirty, RIP's own apart: stale ones among
-  // them are to be synchronised first.
+  // Groups of the vmcs12 that run() will read with these groups dirty, RIP's own apart: stale ones
+  // among them are to be synchronised first.
   GroupMask reads(GroupMask dirty) const {
     dirty |= again_;
     return (dirty & ~mask(Group::guest_rip)) == 0 ? 0 : groups_read(dirty);

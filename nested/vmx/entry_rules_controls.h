@@ -14,8 +14,8 @@ constexpr bool is_physical(RuleContext c, u64 address) {
 constexpr bool is_physical_page(RuleContext c, u64 address) {
   return (address & kPageMask) == 0 && is_physical(c, address);
 }
-// An area of `count` entries of an MSR list, 16 bytes each: aligned, and all of it within the width of
-// physical addresses.
+// An area of `count` entries of an MSR list, 16 bytes each: aligned, and all of it within the width
+// of physical addresses.
 constexpr bool is_msr_area(RuleContext c, u64 address, u32 count) {
   return count == 0 || ((address & 15) == 0 && is_physical(c, address) &&
                         is_physical(c, address + u64{count} * 16 - 1));
@@ -83,7 +83,9 @@ inline constexpr EntryRule kControlRules[] = {
      }},
     {"MSR-bitmap address: page-aligned, within the physical-address width", "27.2.1.1",
      EntryOutcome::control, mask(Group::proc, Group::msr_bitmap),
-     [](RuleContext c) { return !c.proc(proc::msr_bitmaps) || is_physical_page(c, c.v.msr_bitmap); }},
+     [](RuleContext c) {
+       return !c.proc(proc::msr_bitmaps) || is_physical_page(c, c.v.msr_bitmap);
+     }},
     {"virtual-APIC address: page-aligned, within the physical-address width", "27.2.1.1",
      EntryOutcome::control, mask(Group::proc, Group::apic),
      [](RuleContext c) {
@@ -104,7 +106,8 @@ inline constexpr EntryRule kControlRules[] = {
        }
        // Where the page is no memory, it reads as all ones.
        constexpr u64 kVtprOffset = 0x80;
-       const u8 vtpr = c.memory.read<u8>(Gpa{c.v.virtual_apic_address + kVtprOffset}).value_or(0xff);
+       const u8 vtpr =
+           c.memory.read<u8>(Gpa{c.v.virtual_apic_address + kVtprOffset}).value_or(0xff);
        return (c.v.tpr_threshold & 15) <= (vtpr >> 4);
      }},
     {"virtual NMIs need NMI exiting", "27.2.1.1", EntryOutcome::control, mask(Group::pin),
@@ -133,8 +136,8 @@ inline constexpr EntryRule kControlRules[] = {
      [](RuleContext c) {
        return !c.proc2(proc2::virtual_interrupts) || c.pin(pin::external_interrupt);
      }},
-    {"posted interrupts need virtual-interrupt delivery and acknowledge-interrupt-on-exit", "27.2.1.1",
-     EntryOutcome::control, mask(Group::pin, Group::proc, Group::exit),
+    {"posted interrupts need virtual-interrupt delivery and acknowledge-interrupt-on-exit",
+     "27.2.1.1", EntryOutcome::control, mask(Group::pin, Group::proc, Group::exit),
      [](RuleContext c) {
        return !c.pin(pin::posted_interrupts) ||
               (c.proc2(proc2::virtual_interrupts) && c.exit(exit::acknowledge_interrupt));
@@ -157,8 +160,7 @@ inline constexpr EntryRule kControlRules[] = {
      [](RuleContext c) {
        const unsigned type = cpu::vmx::Eptp{c.v.eptp}.memory_type();
        const u64 offered = c.capabilities.ept_vpid();
-       return !c.proc2(proc2::ept) ||
-              (type == 0 && (offered & ept_vpid_cap::uncacheable) != 0) ||
+       return !c.proc2(proc2::ept) || (type == 0 && (offered & ept_vpid_cap::uncacheable) != 0) ||
               (type == 6 && (offered & ept_vpid_cap::write_back) != 0);
      }},
     {"EPTP: supported page-walk length", "27.2.1.1", EntryOutcome::control,
@@ -178,8 +180,8 @@ inline constexpr EntryRule kControlRules[] = {
     {"EPTP: reserved bits", "27.2.1.1", EntryOutcome::control, mask(Group::proc, Group::ept),
      [](RuleContext c) {
        // Bit 7 is for supervisor shadow stacks, which are not offered.
-       return !c.proc2(proc2::ept) || ((c.v.eptp & (cpu::vmx::Eptp::kReserved | bit(7))) == 0 &&
-                                       is_physical(c, c.v.eptp));
+       return !c.proc2(proc2::ept) ||
+              ((c.v.eptp & (cpu::vmx::Eptp::kReserved | bit(7))) == 0 && is_physical(c, c.v.eptp));
      }},
     {"PML needs EPT", "27.2.1.1", EntryOutcome::control, mask(Group::proc),
      [](RuleContext c) { return !c.proc2(proc2::pml) || c.proc2(proc2::ept); }},
@@ -189,7 +191,8 @@ inline constexpr EntryRule kControlRules[] = {
     {"unrestricted guest and mode-based execute control need EPT", "27.2.1.1",
      EntryOutcome::control, mask(Group::proc),
      [](RuleContext c) {
-       return !c.proc2(proc2::unrestricted_guest | proc2::mode_based_execute) || c.proc2(proc2::ept);
+       return !c.proc2(proc2::unrestricted_guest | proc2::mode_based_execute) ||
+              c.proc2(proc2::ept);
      }},
     {"VM functions: reserved bits", "27.2.1.1", EntryOutcome::control,
      mask(Group::proc, Group::extensions),
@@ -239,9 +242,9 @@ inline constexpr EntryRule kControlRules[] = {
     {"event: type is not reserved", "27.2.1.3", EntryOutcome::control, mask(Group::event),
      [](RuleContext c) {
        // Type 7 stands for a pending monitor trap, where that exists.
-       return !injects(c) || (static_cast<u8>(injected_type(c)) != 1 &&
-                              (injected_type(c) != EventType::other ||
-                               c.capabilities.has(Feature::monitor_trap)));
+       return !injects(c) ||
+              (static_cast<u8>(injected_type(c)) != 1 &&
+               (injected_type(c) != EventType::other || c.capabilities.has(Feature::monitor_trap)));
      }},
     {"event: vector fits the type", "27.2.1.3", EntryOutcome::control, mask(Group::event),
      [](RuleContext c) {
@@ -261,12 +264,13 @@ inline constexpr EntryRule kControlRules[] = {
        if (exception && !real_mode && c.capabilities.has(Feature::any_error_code)) {
          return true;
        }
-       return injected_error(c) == (exception && !real_mode && delivers_error(c, injected_vector(c)));
+       return injected_error(c) ==
+              (exception && !real_mode && delivers_error(c, injected_vector(c)));
      }},
     {"event: reserved bits", "27.2.1.3", EntryOutcome::control, mask(Group::event),
      [](RuleContext c) {
-       return !injects(c) || (c.v.entry_interruption_info &
-                              cpu::vmx::interruption_info::entry_reserved) == 0;
+       return !injects(c) ||
+              (c.v.entry_interruption_info & cpu::vmx::interruption_info::entry_reserved) == 0;
      }},
     {"event: error code has 16 bits", "27.2.1.3", EntryOutcome::control, mask(Group::event),
      [](RuleContext c) {

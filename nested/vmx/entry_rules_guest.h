@@ -1,5 +1,5 @@
-// VM-entry checks of guest state other than segment registers: SDM vol. 3, 27.3.1.1 and 27.3.1.3 to 27.3.1.6.
-// Part of entry_checks.cc.
+// VM-entry checks of guest state other than segment registers: SDM vol. 3, 27.3.1.1 and 27.3.1.3 to
+// 27.3.1.6. Part of entry_checks.cc.
 #pragma once
 
 #include <array>
@@ -14,8 +14,9 @@ constexpr bool guest_uses_pae(RuleContext c) {
          !c.ia32e_guest();
 }
 
-// SDM vol. 3, table 4-8: of a present PDPTE bits 2:1, 8:5 and 63:MAXPHYADDR are reserved. Bit 5, the accessed
-// flag elsewhere, is let pass: QEMU's TCG sets it in the tables of a guest that it runs.
+// SDM vol. 3, table 4-8: of a present PDPTE bits 2:1, 8:5 and 63:MAXPHYADDR are reserved. Bit 5,
+// the accessed flag elsewhere, is let pass: QEMU's TCG sets it in the tables of a guest that it
+// runs.
 constexpr bool is_valid_pdpte(RuleContext c, u64 entry) {
   constexpr u64 kReserved = bit_mask(2, 1) | bit_mask(8, 6);
   return (entry & 1) == 0 || ((entry & kReserved) == 0 && is_physical(c, entry));
@@ -89,7 +90,9 @@ inline constexpr EntryRule kGuestRegisterRules[] = {
      [](RuleContext c) { return is_canonical_for(c, c.v.guest_sysenter_eip); }},
     {"guest IA32_PAT: valid memory types", "27.3.1.1", EntryOutcome::guest_state,
      mask(Group::entry, Group::guest_msrs),
-     [](RuleContext c) { return !c.entry(entry::load_pat) || cpu::msr::is_valid_pat(c.v.guest_pat); }},
+     [](RuleContext c) {
+       return !c.entry(entry::load_pat) || cpu::msr::is_valid_pat(c.v.guest_pat);
+     }},
     {"guest IA32_EFER: reserved bits", "27.3.1.1", EntryOutcome::guest_state,
      mask(Group::entry, Group::guest_msrs),
      [](RuleContext c) {
@@ -98,8 +101,7 @@ inline constexpr EntryRule kGuestRegisterRules[] = {
     {"guest IA32_EFER.LMA is \"IA-32e mode guest\"", "27.3.1.1", EntryOutcome::guest_state,
      mask(Group::entry, Group::guest_msrs),
      [](RuleContext c) {
-       return !c.entry(entry::load_efer) ||
-              ((c.v.guest_efer & efer::lma) != 0) == c.ia32e_guest();
+       return !c.entry(entry::load_efer) || ((c.v.guest_efer & efer::lma) != 0) == c.ia32e_guest();
      }},
     {"guest IA32_EFER.LME is LMA with paging", "27.3.1.1", EntryOutcome::guest_state,
      mask(Group::entry, Group::guest_msrs, Group::guest_cr),
@@ -117,13 +119,12 @@ inline constexpr EntryRule kGuestStateRules[] = {
     {"guest GDTR and IDTR bases are canonical", "27.3.1.3", EntryOutcome::guest_state,
      mask(Group::guest_tables),
      [](RuleContext c) {
-       return is_canonical_for(c, segment(c, gdtr).base) && is_canonical_for(c, segment(c, idtr).base);
+       return is_canonical_for(c, segment(c, gdtr).base) &&
+              is_canonical_for(c, segment(c, idtr).base);
      }},
     {"guest GDTR and IDTR limits have 16 bits", "27.3.1.3", EntryOutcome::guest_state,
      mask(Group::guest_tables),
-     [](RuleContext c) {
-       return ((segment(c, gdtr).limit | segment(c, idtr).limit) >> 16) == 0;
-     }},
+     [](RuleContext c) { return ((segment(c, gdtr).limit | segment(c, idtr).limit) >> 16) == 0; }},
 
     // 27.3.1.4 RIP and RFLAGS
     {"guest RIP fits the mode", "27.3.1.4", EntryOutcome::guest_state,
@@ -260,8 +261,7 @@ inline constexpr EntryRule kGuestStateRules[] = {
          return true;
        }
        // Bits 4:0 of CR3 are ignored. Without EPT L2's physical addresses are L1's.
-       const auto pdptes =
-           c.memory.read<std::array<u64, 4>>(Gpa{c.v.guest_cr3 & bit_mask(31, 5)});
+       const auto pdptes = c.memory.read<std::array<u64, 4>>(Gpa{c.v.guest_cr3 & bit_mask(31, 5)});
        if (!pdptes) {
          return false;  // no memory there: it reads as all ones
        }

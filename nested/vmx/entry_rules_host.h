@@ -15,7 +15,8 @@ namespace cr0 = cpu::cr0;
 namespace cr4 = cpu::cr4;
 namespace efer = cpu::efer;
 
-// NW and CD are changed by neither entry nor exit and so never checked (notes of 27.2.2 and 27.3.1.1).
+// NW and CD are changed by neither entry nor exit and so never checked (notes of 27.2.2 and
+// 27.3.1.1).
 inline constexpr u64 kCr0Unchecked = cr0::nw | cr0::cd;
 
 constexpr bool selector_is_gdt_rpl0(u16 selector) { return (selector & 7) == 0; }
@@ -35,15 +36,15 @@ inline constexpr EntryRule kHostRules[] = {
               (c.v.host_cr4 & ~c.capabilities.cr4_fixed1()) == 0;
      }},
     {"host CR4.CET needs CR0.WP", "27.2.2", EntryOutcome::host_state, mask(Group::host_state),
-     [](RuleContext c) {
-       return (c.v.host_cr4 & cr4::cet) == 0 || (c.v.host_cr0 & cr0::wp) != 0;
-     }},
+     [](RuleContext c) { return (c.v.host_cr4 & cr4::cet) == 0 || (c.v.host_cr0 & cr0::wp) != 0; }},
     {"host CR3: within the physical-address width", "27.2.2", EntryOutcome::host_state,
      mask(Group::host_state), [](RuleContext c) { return is_physical(c, c.v.host_cr3); }},
     {"host IA32_SYSENTER_ESP is canonical", "27.2.2", EntryOutcome::host_state,
-     mask(Group::host_state), [](RuleContext c) { return is_canonical_for(c, c.v.host_sysenter_esp); }},
+     mask(Group::host_state),
+     [](RuleContext c) { return is_canonical_for(c, c.v.host_sysenter_esp); }},
     {"host IA32_SYSENTER_EIP is canonical", "27.2.2", EntryOutcome::host_state,
-     mask(Group::host_state), [](RuleContext c) { return is_canonical_for(c, c.v.host_sysenter_eip); }},
+     mask(Group::host_state),
+     [](RuleContext c) { return is_canonical_for(c, c.v.host_sysenter_eip); }},
     {"host IA32_PAT: valid memory types", "27.2.2", EntryOutcome::host_state,
      mask(Group::exit, Group::host_state),
      [](RuleContext c) { return !c.exit(exit::load_pat) || cpu::msr::is_valid_pat(c.v.host_pat); }},
@@ -102,8 +103,8 @@ inline constexpr EntryRule kHostRules[] = {
     {"a host that is not 64-bit has no IA-32e guest, CR4.PCIDE or wide RIP", "27.2.4",
      EntryOutcome::host_state, mask(Group::exit, Group::entry, Group::host_state, Group::host_rip),
      [](RuleContext c) {
-       return c.host_64() || (!c.ia32e_guest() && (c.v.host_cr4 & cr4::pcide) == 0 &&
-                              (c.v.host_rip >> 32) == 0);
+       return c.host_64() ||
+              (!c.ia32e_guest() && (c.v.host_cr4 & cr4::pcide) == 0 && (c.v.host_rip >> 32) == 0);
      }},
     {"a 64-bit host has CR4.PAE", "27.2.4", EntryOutcome::host_state,
      mask(Group::exit, Group::host_state),

@@ -81,8 +81,8 @@ inline constexpr EntryRule kSegmentRules[] = {
     {"guest TR, FS and GS bases are canonical", "27.3.1.2", EntryOutcome::guest_state,
      mask(Group::guest_segments),
      [](RuleContext c) {
-       return is_canonical_for(c, segment(c, tr).base) && is_canonical_for(c, segment(c, fs).base) &&
-              is_canonical_for(c, segment(c, gs).base);
+       return is_canonical_for(c, segment(c, tr).base) &&
+              is_canonical_for(c, segment(c, fs).base) && is_canonical_for(c, segment(c, gs).base);
      }},
     {"guest LDTR base is canonical", "27.3.1.2", EntryOutcome::guest_state,
      mask(Group::guest_segments),
@@ -127,8 +127,8 @@ inline constexpr EntryRule kSegmentRules[] = {
      EntryOutcome::guest_state, mask(Group::guest_segments, Group::guest_rflags),
      [](RuleContext c) {
        return is_virtual_8086(c) || all_usable(c, kDataSegments, [](const VmcsSegment& s) {
-         return (s.type() & 1) != 0 && ((s.type() & 8) == 0 || (s.type() & 2) != 0);
-       });
+                return (s.type() & 1) != 0 && ((s.type() & 8) == 0 || (s.type() & 2) != 0);
+              });
      }},
     {"guest CS is no system segment", "27.3.1.2", EntryOutcome::guest_state,
      mask(Group::guest_cs_ss, Group::guest_rflags),

@@ -1,8 +1,9 @@
-// vmcs12: the VMCS that an L1 keeps for its L2, as Aerie holds it while it is current or cached, and as it
-// lies in L1's VMCS region otherwise (SDM vol. 3, 25.2). The layout is Aerie's own: L1 reaches fields
-// through VMREAD and VMWRITE only.
+// vmcs12: the VMCS that an L1 keeps for its L2, as Aerie holds it while it is current or cached,
+// and as it lies in L1's VMCS region otherwise (SDM vol. 3, 25.2). The layout is Aerie's own: L1
+// reaches fields through VMREAD and VMWRITE only.
 //
-// vmcs12_fields.h has the one table of the fields, FieldIndex the lookup that VMREAD and VMWRITE use.
+// vmcs12_fields.h has the one table of the fields, FieldIndex the lookup that VMREAD and VMWRITE
+// use.
 #pragma once
 
 #include <array>
@@ -15,8 +16,8 @@
 
 namespace aerie::nested::vmx {
 
-// VMCS revision identifier (IA32_VMX_BASIC bits 30:0). Change it when the layout changes: an L1 that was
-// saved under another Aerie must not have its regions misread.
+// VMCS revision identifier (IA32_VMX_BASIC bits 30:0). Change it when the layout changes: an L1
+// that was saved under another Aerie must not have its regions misread.
 inline constexpr u32 kRevisionId = 0x4145'5201;
 static_assert((kRevisionId >> 31) == 0);
 

@@ -32,13 +32,13 @@ constexpr FieldRow row(usize offset, Group group, Gate gate, std::string_view na
   static_assert(kSize == FieldEncoding{kField}.size(), "the member is not as wide as the field");
   return {kField, static_cast<u16>(offset), group, gate, name};
 }
-#define AERIE_FIELD(name, group, gate)                                                           \
+#define AERIE_FIELD(name, group, gate) \
   row<Field::name, sizeof(Vmcs12::name)>(offsetof(Vmcs12, name), Group::group, gate, #name)
-#define AERIE_SEGMENT(reg, part, group)                                                          \
-  row<Field::guest_##reg##_##part, sizeof(VmcsSegment::part)>(                                   \
-      offsetof(Vmcs12, guest_segments) +                                                         \
-          sizeof(VmcsSegment) * static_cast<usize>(cpu::SegmentRegister::reg) +                  \
-          offsetof(VmcsSegment, part),                                                           \
+#define AERIE_SEGMENT(reg, part, group)                                         \
+  row<Field::guest_##reg##_##part, sizeof(VmcsSegment::part)>(                  \
+      offsetof(Vmcs12, guest_segments) +                                        \
+          sizeof(VmcsSegment) * static_cast<usize>(cpu::SegmentRegister::reg) + \
+          offsetof(VmcsSegment, part),                                          \
       Group::group, {}, "guest_" #reg "_" #part)
 
 constexpr FieldRow kFields[] = {
@@ -234,8 +234,9 @@ static_assert(std::ranges::all_of(kFields, [](const FieldRow& r) {
   return (FieldEncoding{r.field}.type() == FieldType::read_only) == (r.group == Group::information);
 }));
 // FieldIndex leaves bits 9:7 of an encoding out.
-static_assert(std::ranges::all_of(kFields,
-                                  [](const FieldRow& r) { return FieldEncoding{r.field}.index() < 64; }));
+static_assert(std::ranges::all_of(kFields, [](const FieldRow& r) {
+  return FieldEncoding{r.field}.index() < 64;
+}));
 
 constexpr u8 width_shift(Field field) {
   return static_cast<u8>(64 - 8 * FieldEncoding{field}.size());
@@ -273,7 +274,7 @@ void FieldIndex::build(const Capabilities& capabilities) {
 std::string_view field_name(Field field) {
   const FieldRow* const found = std::ranges::lower_bound(kFields, field, {}, &FieldRow::field);
   return found != std::ranges::end(kFields) && found->field == field ? found->name
-                                                                      : std::string_view{};
+                                                                     : std::string_view{};
 }
 
 }  // namespace aerie::nested::vmx

@@ -1,5 +1,5 @@
-// The one table of vmcs12's fields, and the lookup that a trapped VMREAD or VMWRITE uses, made from it and
-// from what the capability MSRs offer.
+// The one table of vmcs12's fields, and the lookup that a trapped VMREAD or VMWRITE uses, made from
+// it and from what the capability MSRs offer.
 #pragma once
 
 #include <array>
@@ -55,14 +55,16 @@ struct FieldSlot {
 };
 static_assert(sizeof(FieldSlot) == 4);
 
-// Zero-extended value of a field. SDM vol. 3, 31.3, VMREAD; the operand's own size truncates it further.
+// Zero-extended value of a field. SDM vol. 3, 31.3, VMREAD; the operand's own size truncates it
+// further.
 inline u64 read_field(const Vmcs12& vmcs, FieldSlot slot) {
   u64 word;
   __builtin_memcpy(&word, reinterpret_cast<const u8*>(&vmcs) + slot.offset, sizeof(word));
   return word << slot.shift() >> slot.shift();
 }
-// Stores the low bits of `value`; returns whether that changed the field. An operand of less than 64 bits
-// is to be zero-extended first: a 64-bit or natural-width field's upper bits are cleared then.
+// Stores the low bits of `value`; returns whether that changed the field. An operand of less than
+// 64 bits is to be zero-extended first: a 64-bit or natural-width field's upper bits are cleared
+// then.
 inline bool write_field(Vmcs12& vmcs, FieldSlot slot, u64 value) {
   u8* const at = reinterpret_cast<u8*>(&vmcs) + slot.offset;
   u64 word;
@@ -73,17 +75,17 @@ inline bool write_field(Vmcs12& vmcs, FieldSlot slot, u64 value) {
   return change != 0;
 }
 
-// Encoding → slot, by the 13 low bits of the encoding with the bits 9:7 left out, which no field uses: 4,096
-// slots, of which those in use lie in 24 short runs. The "high" access type of a 64-bit field has a slot of
-// its own, a 32-bit field four bytes on.
+// Encoding → slot, by the 13 low bits of the encoding with the bits 9:7 left out, which no field
+// uses: 4,096 slots, of which those in use lie in 24 short runs. The "high" access type of a 64-bit
+// field has a slot of its own, a 32-bit field four bytes on.
 class FieldIndex {
  public:
-  // Fills the index with the fields that `capabilities` offer; those of read-only data are marked so
-  // unless IA32_VMX_MISC bit 29 says that VMWRITE reaches them.
+  // Fills the index with the fields that `capabilities` offer; those of read-only data are marked
+  // so unless IA32_VMX_MISC bit 29 says that VMWRITE reaches them.
   void build(const Capabilities& capabilities);
 
-  // The slot of `encoding` as the instruction's register operand gives it (32 or 64 bits, zero-extended).
-  // Not present(): no such field, InstructionError::unsupported_component.
+  // The slot of `encoding` as the instruction's register operand gives it (32 or 64 bits,
+  // zero-extended). Not present(): no such field, InstructionError::unsupported_component.
   FieldSlot find(u64 encoding) const {
     if ((encoding & ~kValidBits) != 0) [[unlikely]] {
       return {};
@@ -94,7 +96,9 @@ class FieldIndex {
 
  private:
   static constexpr u64 kValidBits = 0x7c7f;
-  static constexpr usize slot_of(u64 encoding) { return ((encoding >> 3) & 0xf80) | (encoding & 0x7f); }
+  static constexpr usize slot_of(u64 encoding) {
+    return ((encoding >> 3) & 0xf80) | (encoding & 0x7f);
+  }
 
   std::array<FieldSlot, 4096> slots_{};
 };

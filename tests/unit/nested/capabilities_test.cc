@@ -52,7 +52,8 @@ void check_consistent(const Capabilities& c) {
   // Pairs that Linux's kvm_intel compares.
   const u32 exits = high(*c.msr(msr::vmx_true_exit));
   const u32 entries = high(*c.msr(msr::vmx_true_entry));
-  EXPECT_EQ((exits & exit::load_perf_global_ctrl) != 0, (entries & entry::load_perf_global_ctrl) != 0);
+  EXPECT_EQ((exits & exit::load_perf_global_ctrl) != 0,
+            (entries & entry::load_perf_global_ctrl) != 0);
   EXPECT_EQ((exits & exit::load_efer) != 0, (entries & entry::load_efer) != 0);
   EXPECT_EQ((exits & exit::save_efer) != 0, (entries & entry::load_efer) != 0);
   EXPECT_EQ((exits & exit::load_pat) != 0, (entries & entry::load_pat) != 0);
@@ -103,10 +104,10 @@ TEST(Capabilities, BasicTellsRevisionSizeAndMemoryType) {
   EXPECT_EQ(low(basic), kRevisionId);
   EXPECT_EQ(basic >> 31 & 1, 0u);
   EXPECT_EQ((basic >> 32) & 0x1fff, 4096u);
-  EXPECT_EQ(basic >> 48 & 1, 0u);            // addresses are not limited to 32 bits
-  EXPECT_EQ(basic >> 49 & 1, 0u);            // no dual-monitor treatment
-  EXPECT_EQ((basic >> 50) & 15, 6u);         // write-back
-  EXPECT_EQ((basic >> 54) & 3, 3u);          // INS/OUTS information, TRUE controls
+  EXPECT_EQ(basic >> 48 & 1, 0u);     // addresses are not limited to 32 bits
+  EXPECT_EQ(basic >> 49 & 1, 0u);     // no dual-monitor treatment
+  EXPECT_EQ((basic >> 50) & 15, 6u);  // write-back
+  EXPECT_EQ((basic >> 54) & 3, 3u);   // INS/OUTS information, TRUE controls
   EXPECT_EQ(basic >> 56, 0u);
 }
 
@@ -116,11 +117,12 @@ TEST(Capabilities, SatisfyLinuxKvm) {
   const u32 pins = high(*c.msr(msr::vmx_true_pinbased));
   EXPECT_EQ(~pins & (pin::external_interrupt | pin::nmi | pin::virtual_nmis), 0u);
   const u32 procs = high(*c.msr(msr::vmx_true_procbased));
-  EXPECT_EQ(~procs & (proc::hlt | proc::cr8_load | proc::cr8_store | proc::cr3_load | proc::cr3_store |
-                      proc::unconditional_io | proc::mov_dr | proc::tsc_offsetting | proc::mwait |
-                      proc::monitor | proc::invlpg | proc::rdpmc | proc::interrupt_window |
-                      proc::nmi_window | proc::msr_bitmaps | proc::secondary | proc::pause),
-            0u);
+  EXPECT_EQ(
+      ~procs & (proc::hlt | proc::cr8_load | proc::cr8_store | proc::cr3_load | proc::cr3_store |
+                proc::unconditional_io | proc::mov_dr | proc::tsc_offsetting | proc::mwait |
+                proc::monitor | proc::invlpg | proc::rdpmc | proc::interrupt_window |
+                proc::nmi_window | proc::msr_bitmaps | proc::secondary | proc::pause),
+      0u);
   const u32 secondary = high(*c.msr(msr::vmx_procbased2));
   EXPECT_EQ(~secondary & (proc2::ept | proc2::vpid | proc2::unrestricted_guest | proc2::rdtscp |
                           proc2::wbinvd | proc2::descriptor_table),
@@ -130,15 +132,16 @@ TEST(Capabilities, SatisfyLinuxKvm) {
                       exit::load_pat | exit::save_pat | exit::load_efer | exit::save_efer),
             0u);
   const u32 entries = high(*c.msr(msr::vmx_true_entry));
-  EXPECT_EQ(~entries & (entry::load_debug | entry::ia32e_guest | entry::load_pat | entry::load_efer),
-            0u);
+  EXPECT_EQ(
+      ~entries & (entry::load_debug | entry::ia32e_guest | entry::load_pat | entry::load_efer), 0u);
   // It keeps CR3 exits off with EPT: the TRUE MSRs let it.
   EXPECT_EQ(low(*c.msr(msr::vmx_true_procbased)) & (proc::cr3_load | proc::cr3_store), 0u);
   using namespace ept_vpid_cap;
-  EXPECT_EQ(~*c.msr(msr::vmx_ept_vpid_cap) &
-                (levels_4 | write_back | pages_2m | pages_1g | invept | accessed_dirty | invept_single |
-                 invept_all | invvpid | invvpid_address | invvpid_single | invvpid_all),
-            0u);
+  EXPECT_EQ(
+      ~*c.msr(msr::vmx_ept_vpid_cap) &
+          (levels_4 | write_back | pages_2m | pages_1g | invept | accessed_dirty | invept_single |
+           invept_all | invvpid | invvpid_address | invvpid_single | invvpid_all),
+      0u);
 }
 
 TEST(Capabilities, DoNotOfferWhatThisHostCannotDo) {
@@ -148,16 +151,17 @@ TEST(Capabilities, DoNotOfferWhatThisHostCannotDo) {
                          proc2::vmfunc | proc2::virtualize_apic | proc2::virtual_interrupts),
             0u);
   EXPECT_EQ(*c.msr(msr::vmx_ept_vpid_cap) & ept_vpid_cap::execute_only, 0u);
-  EXPECT_EQ(high(*c.msr(msr::vmx_true_pinbased)) & (pin::preemption_timer | pin::posted_interrupts), 0u);
+  EXPECT_EQ(high(*c.msr(msr::vmx_true_pinbased)) & (pin::preemption_timer | pin::posted_interrupts),
+            0u);
 }
 
 TEST(Capabilities, MiscHasOnlyDefinedBits) {
   const u64 misc = *without({}).msr(msr::vmx_misc);
   EXPECT_EQ(misc & 0x8000'7e00, 0u);
-  EXPECT_EQ((misc >> 6) & 7, 7u);         // HLT, shutdown, wait-for-SIPI
-  EXPECT_EQ((misc >> 16) & 0x1ff, 4u);    // CR3 targets
+  EXPECT_EQ((misc >> 6) & 7, 7u);       // HLT, shutdown, wait-for-SIPI
+  EXPECT_EQ((misc >> 16) & 0x1ff, 4u);  // CR3 targets
   EXPECT_EQ(512 * (((misc >> 25) & 7) + 1), kMaxMsrListEntries);
-  EXPECT_EQ(misc >> 32, 0u);              // no MSEG
+  EXPECT_EQ(misc >> 32, 0u);  // no MSEG
 }
 
 TEST(Capabilities, Cr4FollowsL1) {

@@ -26,15 +26,15 @@ namespace proc = cpu::vmx::proc;
 namespace proc2 = cpu::vmx::proc2;
 namespace rflags = cpu::rflags;
 
-constexpr u64 kWide = u64{1} << 40;                // beyond the physical-address width
-constexpr u64 kNonCanonical = 0x8000'0000'0000;    // with 48 bits
+constexpr u64 kWide = u64{1} << 40;              // beyond the physical-address width
+constexpr u64 kNonCanonical = 0x8000'0000'0000;  // with 48 bits
 constexpr u32 kValid = 1u << 31, kErrorValid = 1u << 11;
 constexpr u32 type(unsigned t) { return t << 8; }
 
 std::vector<std::string> failures(const EntryState& s) {
   const Capabilities capabilities{s.config};
-  const EntryContext c{s.v, capabilities, s.memory->memory, s.vmcs_address, s.l1_long_mode,
-                       s.code_64bit()};
+  const EntryContext c{
+      s.v, capabilities, s.memory->memory, s.vmcs_address, s.l1_long_mode, s.code_64bit()};
   std::vector<std::string> names;
   for (const EntryRule& rule : entry_rules()) {
     if (!rule.holds(c)) {
@@ -622,8 +622,8 @@ struct NamedBase {
   Base make;
 };
 constexpr NamedBase kBases[] = {
-    {"long mode", L}, {"PAE", P}, {"PAE without EPT", M}, {"virtual-8086", V}, {"real mode", R},
-    {"32-bit host", H},
+    {"long mode", L},    {"PAE", P},       {"PAE without EPT", M},
+    {"virtual-8086", V}, {"real mode", R}, {"32-bit host", H},
 };
 
 TEST(EntryRules, HoldForValidStates) {
@@ -682,7 +682,8 @@ std::vector<EntryState> many_states(SmallMemory& memory) {
   return states;
 }
 
-// What makes incremental checking right: a rule's answer can change only with a field of its groups.
+// What makes incremental checking right: a rule's answer can change only with a field of its
+// groups.
 TEST(EntryRules, DependOnTheirGroupsOnly) {
   SmallMemory memory;
   FieldIndex index;
@@ -691,8 +692,9 @@ TEST(EntryRules, DependOnTheirGroupsOnly) {
   for (const EntryState& state : many_states(memory)) {
     const Capabilities capabilities{state.config};
     EntryState changed = state;
-    const EntryContext before{state.v, capabilities, memory.memory, state.vmcs_address,
-                              state.l1_long_mode, state.code_64bit()};
+    const EntryContext before{
+        state.v,           capabilities, memory.memory, state.vmcs_address, state.l1_long_mode,
+        state.code_64bit()};
     for (const FieldRow& row : vmcs12_fields()) {
       if (row.group == Group::information) {
         continue;
@@ -701,8 +703,8 @@ TEST(EntryRules, DependOnTheirGroupsOnly) {
       const u64 old = read_field(state.v, slot);
       for (const u64 value : {u64{0}, ~u64{0}, old ^ bit(random() % 64), random()}) {
         write_field(changed.v, slot, value);
-        const EntryContext after{changed.v, capabilities, memory.memory, state.vmcs_address,
-                                 state.l1_long_mode, changed.code_64bit()};
+        const EntryContext after{changed.v,          capabilities,       memory.memory,
+                                 state.vmcs_address, state.l1_long_mode, changed.code_64bit()};
         for (const EntryRule& rule : entry_rules()) {
           if ((rule.groups & mask(row.group)) == 0) {
             ASSERT_EQ(rule.holds(after), rule.holds(before)) << rule.name << ": " << row.name;
@@ -718,7 +720,8 @@ EntryContext context(const EntryState& s, const Capabilities& capabilities) {
   return {s.v, capabilities, s.memory->memory, s.vmcs_address, s.l1_long_mode, s.code_64bit()};
 }
 
-// From a valid VMCS any writes, then run() with just the written groups: the same answer as a check of all.
+// From a valid VMCS any writes, then run() with just the written groups: the same answer as a check
+// of all.
 TEST(EntryChecks, IncrementalChecksFindWhatFullOnesFind) {
   SmallMemory memory;
   std::mt19937_64 random{2};
@@ -841,7 +844,8 @@ const Accepted kAccepted[] = {
      [](EntryState& s) { s.v.io_bitmap_a = s.v.io_bitmap_b = s.v.msr_bitmap = ~u64{0}; }},
     {"MSR areas without entries", L,
      [](EntryState& s) {
-       s.v.exit_msr_store_address = s.v.exit_msr_load_address = s.v.entry_msr_load_address = ~u64{0};
+       s.v.exit_msr_store_address = s.v.exit_msr_load_address = s.v.entry_msr_load_address =
+           ~u64{0};
      }},
     {"an MSR area that ends at the physical-address width", L,
      [](EntryState& s) {
@@ -882,7 +886,8 @@ const Accepted kAccepted[] = {
        s.segment(ss).selector |= 3;
        s.segment(ds).selector |= 3;
      }},
-    {"a 16-bit busy TSS of a 32-bit guest", P, [](EntryState& s) { s.segment(tr).access_rights = 0x83; }},
+    {"a 16-bit busy TSS of a 32-bit guest", P,
+     [](EntryState& s) { s.segment(tr).access_rights = 0x83; }},
     {"#DB into HLT", L,
      [](EntryState& s) {
        s.v.guest_activity = 1;
@@ -903,10 +908,11 @@ const Accepted kAccepted[] = {
      [](EntryState& s) {
        s.v.guest_interruptibility = 2;
        s.v.guest_rflags |= rflags::tf;
-       s.v.guest_pending_debug = cpu::vmx::pending_debug::bs |
-                                 cpu::vmx::pending_debug::enabled_breakpoint | 1;
+       s.v.guest_pending_debug =
+           cpu::vmx::pending_debug::bs | cpu::vmx::pending_debug::enabled_breakpoint | 1;
      }},
-    {"TF without BS where nothing blocks", L, [](EntryState& s) { s.v.guest_rflags |= rflags::tf; }},
+    {"TF without BS where nothing blocks", L,
+     [](EntryState& s) { s.v.guest_rflags |= rflags::tf; }},
     {"a link to another VMCS", L,
      [](EntryState& s) {
        s.v.vmcs_link_pointer = 0x6000;
@@ -920,7 +926,8 @@ const Accepted kAccepted[] = {
      }},
     {"a software interrupt of length 0", L,
      [](EntryState& s) { s.v.entry_interruption_info = kValid | type(4) | 0x80; }},
-    {"a pending monitor trap", L, [](EntryState& s) { s.v.entry_interruption_info = kValid | type(7); }},
+    {"a pending monitor trap", L,
+     [](EntryState& s) { s.v.entry_interruption_info = kValid | type(7); }},
     {"#GP with its error code", L,
      [](EntryState& s) {
        s.v.entry_interruption_info = kValid | kErrorValid | type(3) | 13;

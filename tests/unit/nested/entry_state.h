@@ -52,11 +52,11 @@ struct EntryState {
 // Offered as on this host, or with all features, implemented or not.
 inline CapabilityConfig usual_config() {
   CapabilityConfig config;
-  config.cr4_allowed = cpu::cr4::vme | cpu::cr4::pvi | cpu::cr4::tsd | cpu::cr4::de | cpu::cr4::pse |
-                       cpu::cr4::pae | cpu::cr4::mce | cpu::cr4::pge | cpu::cr4::pce |
-                       cpu::cr4::osfxsr | cpu::cr4::osxmmexcpt | cpu::cr4::umip | cpu::cr4::la57 |
-                       cpu::cr4::fsgsbase | cpu::cr4::osxsave | cpu::cr4::smep | cpu::cr4::smap |
-                       cpu::cr4::pcide | cpu::cr4::cet;
+  config.cr4_allowed = cpu::cr4::vme | cpu::cr4::pvi | cpu::cr4::tsd | cpu::cr4::de |
+                       cpu::cr4::pse | cpu::cr4::pae | cpu::cr4::mce | cpu::cr4::pge |
+                       cpu::cr4::pce | cpu::cr4::osfxsr | cpu::cr4::osxmmexcpt | cpu::cr4::umip |
+                       cpu::cr4::la57 | cpu::cr4::fsgsbase | cpu::cr4::osxsave | cpu::cr4::smep |
+                       cpu::cr4::smap | cpu::cr4::pcide | cpu::cr4::cet;
   config.physical_bits = 40;
   config.linear_bits = 48;
   return config;

@@ -26,8 +26,8 @@ Capabilities everything() {
   return Capabilities{config};
 }
 
-// SDM vol. 3, appendix B: how many fields of each width and type, by the highest index of each table that
-// Aerie can store, and the encodings in between that it cannot.
+// SDM vol. 3, appendix B: how many fields of each width and type, by the highest index of each
+// table that Aerie can store, and the encodings in between that it cannot.
 TEST(Vmcs12Fields, EveryEncodingOfTheManualIsStoredOrKnownNotToBe) {
   struct Run {
     u32 first;
@@ -35,17 +35,19 @@ TEST(Vmcs12Fields, EveryEncodingOfTheManualIsStoredOrKnownNotToBe) {
     std::set<u32> without;
   };
   const Run kRuns[] = {
-      {0x0000, 0x0008, {0x0006, 0x0008}},          // HLAT prefix size, last PID-pointer index
-      {0x0800, 0x0814, {0x0814}},                  // UINV
+      {0x0000, 0x0008, {0x0006, 0x0008}},  // HLAT prefix size, last PID-pointer index
+      {0x0800, 0x0814, {0x0814}},          // UINV
       {0x0c00, 0x0c0c, {}},
-      {0x2000, 0x2052, {0x202e, 0x2030, 0x2036, 0x2038, 0x203a, 0x203c, 0x203e, 0x2040, 0x2042, 0x2044,
-                        0x2046, 0x2048, 0x204e, 0x2050, 0x2052}},  // SGX, SPP, PASID, TDX, HLAT, …
-      {0x2400, 0x2404, {0x2402, 0x2404}},          // FRED
-      {0x2800, 0x2818, {0x2814, 0x2816}},          // PT, LBR
+      {0x2000,
+       0x2052,
+       {0x202e, 0x2030, 0x2036, 0x2038, 0x203a, 0x203c, 0x203e, 0x2040, 0x2042, 0x2044, 0x2046,
+        0x2048, 0x204e, 0x2050, 0x2052}},  // SGX, SPP, PASID, TDX, HLAT, …
+      {0x2400, 0x2404, {0x2402, 0x2404}},  // FRED
+      {0x2800, 0x2818, {0x2814, 0x2816}},  // PT, LBR
       {0x2c00, 0x2c06, {}},
-      {0x4000, 0x4024, {0x4024}},                  // instruction timeout
+      {0x4000, 0x4024, {0x4024}},  // instruction timeout
       {0x4400, 0x440e, {}},
-      {0x4800, 0x482e, {0x482c}},                  // no such field
+      {0x4800, 0x482e, {0x482c}},  // no such field
       {0x4c00, 0x4c00, {}},
       {0x6000, 0x600e, {}},
       {0x6400, 0x640a, {}},
@@ -176,7 +178,8 @@ TEST(FieldIndex, ReadOnlyDataIsWritableOnlyWhereMiscBit29SaysSo) {
   for (const FieldRow& row : vmcs12_fields()) {
     const FieldSlot slot = index.find(row.field);
     if (slot.present()) {
-      EXPECT_EQ(slot.read_only(), FieldEncoding{row.field}.type() == FieldType::read_only) << row.name;
+      EXPECT_EQ(slot.read_only(), FieldEncoding{row.field}.type() == FieldType::read_only)
+          << row.name;
     }
   }
   EXPECT_TRUE(index.find(static_cast<u64>(Field::guest_physical_address) + 1).read_only());
@@ -241,7 +244,11 @@ TEST(FieldNames, ComeFromTheTable) {
 
 TEST(VmcsSegment, SurvivesTheNeutralForm) {
   // A 64-bit code segment, an unusable one.
-  VmcsSegment s{.selector = 8, .unused = 0, .limit = 0xffff'ffff, .access_rights = 0xa09b, .unused2 = 0,
+  VmcsSegment s{.selector = 8,
+                .unused = 0,
+                .limit = 0xffff'ffff,
+                .access_rights = 0xa09b,
+                .unused2 = 0,
                 .base = 0};
   VmcsSegment t{};
   t.set(s.neutral());
