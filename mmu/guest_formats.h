@@ -199,28 +199,25 @@ struct EptFormat {
   static constexpr bool leaf(u64 entry, unsigned level) {
     return level == 1 || (level <= 3 && (entry & kLarge) != 0);
   }
-  static constexpr bool misconfigured(u64 entry, unsigned level, const Context& c) {
-    const bool is_leaf = leaf(entry, level);
-    u64 reserved = detail::beyond(c.features.maxphyaddr);
-    if (!is_leaf) {
-      reserved |= bit_mask(7, 3);
-    } else if (level > 1) {
-      reserved |= bit_mask(shift(level) - 1, 12);
-      if (level == 3 && !c.features.gib_pages) {
-        reserved |= kLarge;
-      }
-    }
-    if ((entry & reserved) != 0) {
-      return true;
-    }
+  // Bits that a leaf, or an entry that points to a table, must not have set. `beyond`: the address bits
+  // that the processor lacks, which is the only part that is not a constant of the level.
+  static constexpr u64 leaf_reserved(unsigned level, u64 beyond, const Context& c) {
+    return beyond | (level > 1 ? bit_mask(shift(level) - 1, 12) : 0) |
+           (level == 3 && !c.features.gib_pages ? kLarge : 0);
+  }
+  static constexpr u64 table_reserved(u64 beyond) { return beyond | bit_mask(7, 3); }
+  static constexpr bool bad_memory_type(u64 entry) { return ((0x8c >> ((entry >> 3) & 7)) & 1) != 0; }
+  static constexpr u64 beyond(const Context& c) { return detail::beyond(c.features.maxphyaddr); }
+
+  // Of a present entry.
+  static constexpr bool misconfigured(u64 entry, unsigned level, u64 beyond, const Context& c) {
     if ((entry & ept_right::read) == 0 && ((entry & ept_right::write) != 0 || !c.execute_only)) {
       return true;
     }
-    if (is_leaf) {
-      const u64 type = (entry >> 3) & 7;
-      return type == 2 || type == 3 || type == 7;
+    if (leaf(entry, level)) {
+      return (entry & leaf_reserved(level, beyond, c)) != 0 || bad_memory_type(entry);
     }
-    return false;
+    return (entry & table_reserved(beyond)) != 0;
   }
   static constexpr u64 table(u64 entry) { return entry & kAddressMask; }
   static constexpr u64 frame(u64 entry, unsigned level) {

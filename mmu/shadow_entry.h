@@ -21,26 +21,45 @@ inline constexpr u64 base = npt::present | npt::user;
 inline constexpr u64 all = base | npt::write;  // and executable
 }  // namespace shadow_flags
 
-// EPT → NPT. Nothing stands for an entry that the processor would have to stop at: not present,
-// misconfigured, or (with accessed and dirty flags) not accessed yet. A leaf that is not dirty yet is not
-// writable, so that the first write comes to L0, which sets the flag.
-constexpr ShadowedEntry shadow_of_ept(u64 entry, Role role, const EptFormat::Context& context) {
-  ShadowedEntry s;
-  const unsigned level = role.level();
-  if (!EptFormat::present(entry, context) || EptFormat::misconfigured(entry, level, context) ||
-      (role.accessed_dirty() && (entry & EptFormat::kAccessed) == 0)) {
-    return s;
+// EPT → NPT, for the entries of one table. Nothing stands for an entry that the processor would have to
+// stop at: not present, misconfigured, or (with accessed and dirty flags) not accessed yet. A leaf that is
+// not dirty yet is not writable, so that the first write comes to L0, which sets the flag. Execute-only
+// cannot be said in this format and is not offered.
+class EptShadowing {
+ public:
+  constexpr EptShadowing(Role role, const EptFormat::Context& context)
+      : leaf_reserved_{EptFormat::leaf_reserved(role.level(), EptFormat::beyond(context), context)},
+        table_reserved_{EptFormat::table_reserved(EptFormat::beyond(context))},
+        required_{ept_right::read | (role.accessed_dirty() ? EptFormat::kAccessed : 0)},
+        clean_{role.accessed_dirty() ? EptFormat::kDirty : 0},
+        address_{kAddressMask & ~(bit(EptFormat::shift(role.level())) - 1)},
+        level_{role.level()} {}
+
+  constexpr ShadowedEntry operator()(u64 entry) const {
+    const bool leaf = EptFormat::leaf(entry, level_);
+    if ((entry & (required_ | (leaf ? leaf_reserved_ : table_reserved_))) != required_ ||
+        (leaf && EptFormat::bad_memory_type(entry))) {
+      return {};
+    }
+    static_assert(npt::write == ept_right::write);
+    u64 flags = shadow_flags::base | (entry & npt::write) |
+                ((entry & ept_right::execute) != 0 ? 0 : npt::no_execute);
+    if (!leaf) {
+      return {ShadowedEntry::Kind::table, EptFormat::table(entry), flags};
+    }
+    if ((entry & clean_) != clean_) {
+      flags &= ~npt::write;
+    }
+    return {ShadowedEntry::Kind::leaf, entry & address_, flags};
   }
-  s.flags = shadow_flags::base | ((entry & ept_right::execute) != 0 ? 0 : npt::no_execute);
-  const bool leaf = EptFormat::leaf(entry, level);
-  if ((entry & ept_right::write) != 0 &&
-      (!leaf || !role.accessed_dirty() || (entry & EptFormat::kDirty) != 0)) {
-    s.flags |= npt::write;
-  }
-  s.kind = leaf ? ShadowedEntry::Kind::leaf : ShadowedEntry::Kind::table;
-  s.address = leaf ? EptFormat::frame(entry, level) : EptFormat::table(entry);
-  return s;
-}
+
+ private:
+  u64 leaf_reserved_, table_reserved_;
+  u64 required_;  // set in every entry that a shadow may stand for
+  u64 clean_;     // set in every leaf whose shadow may be writable
+  u64 address_;
+  unsigned level_;
+};
 
 constexpr u64 shadow_size(unsigned level) { return bit(EptFormat::shift(level)); }
 

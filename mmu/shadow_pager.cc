@@ -315,6 +315,8 @@ bool ShadowPager::sync(u32 n) {
   const unsigned level = p.role.level();
   const u64* guest = memory_->pointer<const u64>(Gpa::of_frame(p.frame), kPageSize);
   u64* entries = pool_.entries(n);
+  const EptShadowing shadow{p.role, context_};
+  const u64 large = level > 1 ? npt::large : 0;
   bool changed = false;
   for (u32 index = 0, left = p.present; left != 0; ++index) {
     const u64 old = load(entries[index]);
@@ -323,7 +325,14 @@ bool ShadowPager::sync(u32 n) {
     }
     --left;
     const u64 now = guest != nullptr ? load(guest[index]) : ~u64{0};
-    const ShadowedEntry s = shadow_of_ept(now, p.role, context_);
+    const ShadowedEntry s = shadow(now);
+    if (s.kind == ShadowedEntry::Kind::leaf) [[likely]] {
+      // The usual case: a leaf that is what it was, or (not writable yet) less.
+      const u64 difference = (old ^ (s.address | s.flags | large)) & kCompared;
+      if (difference == 0 || (difference == npt::write && (old & npt::write) == 0)) {
+        continue;
+      }
+    }
     bool keep = false;
     if (s.kind == ShadowedEntry::Kind::leaf) {
       if (is_leaf(old, level)) {
@@ -445,7 +454,7 @@ FaultResult ShadowPager::handle_fault(unsigned cpu, const Root& root, Ngpa ngpa,
     const Role role = pool_[n].role.with_level(level - 1);
     if (level >= walk.level) {
       const u64 entry = walk.path.step[npt::levels - level].entry;
-      const ShadowedEntry s = shadow_of_ept(entry, pool_[n].role, context_);
+      const ShadowedEntry s = EptShadowing{pool_[n].role, context_}(entry);
       const bool large = s.kind == ShadowedEntry::Kind::leaf;
       what = {s.address >> kPageShift, large ? Role{}.with_level(level - 1).with_direct(true) : role, s.flags};
     } else {
@@ -454,7 +463,7 @@ FaultResult ShadowPager::handle_fault(unsigned cpu, const Root& root, Ngpa ngpa,
     n = link(n, static_cast<unsigned>(EptFormat::index(ngpa.value(), level)), what);
   }
   if (target == walk.level) {
-    flags = shadow_of_ept(walk.path.step[npt::levels - target].entry, pool_[n].role, context_).flags;
+    flags = EptShadowing{pool_[n].role, context_}(walk.path.step[npt::levels - target].entry).flags;
   }
   if (!host.writable) {
     flags &= ~npt::write;
@@ -477,12 +486,13 @@ void ShadowPager::prefetch(u32 n, unsigned index, Gpa table, Gpa gpa, const Host
   if (guest == nullptr) {
     return;
   }
+  const EptShadowing shadow{pool_[n].role, context_};
   const unsigned first = index & ~7u;
   for (unsigned i = first; i < first + 8; ++i) {
     if (pool_.entries(n)[i] != 0) {
       continue;
     }
-    const ShadowedEntry s = shadow_of_ept(load(guest[i]), pool_[n].role, context_);
+    const ShadowedEntry s = shadow(load(guest[i]));
     if (s.kind != ShadowedEntry::Kind::leaf || leaves_.full(s.address >> kPageShift)) {
       continue;
     }

@@ -9,9 +9,11 @@ constexpr unsigned kMaxRestarts = 8;
 
 enum class Step : u8 { done, restart };
 
-EptWalk walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Context& context, Ngpa address,
-                      u8 access, WalkOptions options) {
-  EptWalk walk;
+void walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Context& context, Ngpa address,
+                   u8 access, WalkOptions options, EptWalk& walk) {
+  walk.path.depth = 0;
+  walk.rights = 0;
+  const u64 beyond = EptFormat::beyond(context);
   const unsigned levels = eptp.levels() == 5 ? 5 : 4;
   u64 table = eptp.root();
   u8 rights = ept_right::all | ept_right::execute_user;
@@ -23,11 +25,11 @@ EptWalk walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Contex
     walk.level = step.level;
     if (!EptFormat::present(step.entry, context)) {
       walk.status = EptWalk::Status::violation;
-      return walk;
+      return;
     }
-    if (EptFormat::misconfigured(step.entry, level, context)) {
+    if (EptFormat::misconfigured(step.entry, level, beyond, context)) {
       walk.status = EptWalk::Status::misconfiguration;
-      return walk;
+      return;
     }
     rights &= EptFormat::rights(step.entry, context);
     if (EptFormat::leaf(step.entry, level)) {
@@ -41,7 +43,7 @@ EptWalk walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Contex
   const EptPermissionTable& permissions = kEptPermissions[context.mode_based_execute];
   if (options.check_rights && ((permissions[access & 0xf] >> rights) & 1) != 0) {
     walk.status = EptWalk::Status::violation;
-    return walk;
+    return;
   }
   if (options.set_accessed_dirty && eptp.accessed_dirty()) {
     for (unsigned i = 0; i < walk.path.depth; ++i) {
@@ -51,12 +53,11 @@ EptWalk walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Contex
           EptFormat::kAccessed | (last && (access & ept_access::write) != 0 ? EptFormat::kDirty : 0);
       if (!detail::set_entry_bits<u64>(memory, step.at, step.entry, bits)) {
         walk.status = EptWalk::Status::retry;
-        return walk;
+        return;
       }
     }
   }
   walk.status = EptWalk::Status::ok;
-  return walk;
 }
 
 // The second dimension's word for an access of the guest's walk or of the guest itself.
@@ -96,7 +97,7 @@ Step walk_format(const L1Memory& memory, const GuestPaging& paging, const Second
     return true;
   };
 
-  walk = GuestWalk{};
+  walk.path.depth = 0;
   u64 where[WalkPath::kMaxDepth]{};
   u64 table = Format::root(paging.cr3);
   u8 rights = right::all;
@@ -180,7 +181,7 @@ EptWalk walk_ept(const L1Memory& memory, Eptp eptp, const EptFormat::Context& co
                  u8 access, WalkOptions options) {
   EptWalk walk;
   for (unsigned i = 0; i < kMaxRestarts && walk.status == EptWalk::Status::retry; ++i) {
-    walk = walk_ept_once(memory, eptp, context, address, access, options);
+    walk_ept_once(memory, eptp, context, address, access, options, walk);
   }
   return walk;
 }

@@ -74,12 +74,12 @@ struct NestedFault {
 struct WalkPath {
   static constexpr unsigned kMaxDepth = 5;
   struct Step {
-    Gpa at{};           // where the entry lies
-    u64 entry = 0;      // its value when it was checked, with accessed and dirty bits as left behind
-    u8 level = 0;
-    bool memory = false;  // `at` is RAM or ROM
+    Gpa at;       // where the entry lies
+    u64 entry;    // its value when it was checked, with accessed and dirty bits as left behind
+    u8 level;
+    bool memory;  // `at` is RAM or ROM
   };
-  Step step[kMaxDepth];
+  Step step[kMaxDepth];  // [0, depth) are set
   unsigned depth = 0;
 };
 
@@ -89,7 +89,7 @@ struct EptWalk {
   u8 level = 0;   // of the leaf, or of the entry that stopped the walk
   u8 rights = 0;  // ept_right bits, ANDed over the path; 0 where an entry was not present
   Gpa gpa{};
-  WalkPath path{};
+  WalkPath path;
 };
 
 struct WalkOptions {
@@ -140,7 +140,7 @@ struct GuestWalk {
   u32 pfec = 0;     // page_fault
   u64 address = 0;  // what the linear address translates to: a Gpa, or an Ngpa of an L2
   Gpa gpa{};        // the same in L1's memory, where the second dimension was asked for it
-  WalkPath path{};
+  WalkPath path;
   NestedFault nested{};
 };
 
