@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -49,7 +50,17 @@ class L1Memory {
     return readable(gpa, size) ? physical_pointer<T>(Hpa{gpa.value()}) : nullptr;
   }
 
-  // Copies; false, with nothing copied, where some of the range is not memory.
+  // Whoever write-protects pages of L1's to learn of its writes (mmu/unsync.h) must hear of L0's, too: it
+  // is told of each page before the store, while `armed` is not zero.
+  struct WriteWatch {
+    const std::atomic<u32>* armed = nullptr;
+    void (*before_write)(void* who, Gpa page) = nullptr;
+    void* who = nullptr;
+  };
+  void set_write_watch(const WriteWatch& watch) { watch_ = watch; }
+
+  // Copies; false, with nothing copied, where some of the range is not memory. Stores of L0 on L1's behalf
+  // go through write(), or announce themselves by announce_write().
   bool read(Gpa gpa, void* to, u64 size) const {
     const u8* from = pointer<u8>(gpa, size);
     if (from == nullptr) {
@@ -62,8 +73,16 @@ class L1Memory {
     if (!writable(gpa, size)) {
       return false;
     }
+    announce_write(gpa, size);
     std::memcpy(physical_pointer<u8>(Hpa{gpa.value()}), from, size);
     return true;
+  }
+  void announce_write(Gpa gpa, u64 size) const {
+    if (watch_.armed != nullptr && watch_.armed->load(std::memory_order_relaxed) != 0) [[unlikely]] {
+      for (u64 page = gpa.frame(); page <= (gpa + (size - 1)).frame(); ++page) {
+        watch_.before_write(watch_.who, Gpa::of_frame(page));
+      }
+    }
   }
   template <class T>
   std::optional<T> read(Gpa gpa) const {
@@ -87,6 +106,7 @@ class L1Memory {
 
   std::array<Range, kMaxRanges> ranges_{};
   usize count_ = 0;
+  WriteWatch watch_{};
 };
 
 }  // namespace aerie::mmu

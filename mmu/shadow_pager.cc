@@ -19,7 +19,7 @@ constexpr u64 frame_of(u64 entry, unsigned level) {
 
 }  // namespace
 
-bool ShadowPager::init(PageAllocator& allocator, const L1Memory& memory, HostMap& host,
+bool ShadowPager::init(PageAllocator& allocator, L1Memory& memory, HostMap& host,
                        const EptFormat::Context& context, Options options) {
   memory_ = &memory;
   host_ = &host;
@@ -33,6 +33,9 @@ bool ShadowPager::init(PageAllocator& allocator, const L1Memory& memory, HostMap
   for (unsigned i = 0; i < kMaxRoots; ++i) {
     roots_[i].index = static_cast<u8>(i);
   }
+  memory.set_write_watch({&closed_pages_,
+                          [](void* who, Gpa page) { static_cast<ShadowPager*>(who)->l1_write_fault(page); },
+                          this});
   return true;
 }
 
@@ -173,7 +176,7 @@ void ShadowPager::reclaim(u32 pages) {
     pool_.retire(n, epoch);
     ++stats_.reclaimed;
   }
-  unsync_protected_.store(unsync_.protected_pages(), std::memory_order_relaxed);
+  closed_pages_.store(unsync_.protected_pages(), std::memory_order_relaxed);
   epochs_.advance();
 }
 
@@ -442,7 +445,7 @@ FaultResult ShadowPager::handle_fault(unsigned cpu, const Root& root, Ngpa ngpa,
   }
   if (!host.writable && host_writes && unsync_.written(walk.gpa.frame())) {
     ++stats_.write_faults;
-    unsync_protected_.store(unsync_.protected_pages(), std::memory_order_relaxed);
+    closed_pages_.store(unsync_.protected_pages(), std::memory_order_relaxed);
     host = host_->lookup(walk.gpa);
   }
 
@@ -519,7 +522,7 @@ GuestFlush ShadowPager::invalidate(unsigned cpu, u64 roots) {
   });
   if (advance) {
     epochs_.advance();
-    unsync_protected_.store(unsync_.protected_pages(), std::memory_order_relaxed);
+    closed_pages_.store(unsync_.protected_pages(), std::memory_order_relaxed);
   }
   changed_roots_ |= roots;
   note_changes();
@@ -565,7 +568,7 @@ bool ShadowPager::l1_write_fault(Gpa gpa) {
       return false;
     }
     ++stats_.write_faults;
-    unsync_protected_.store(unsync_.protected_pages(), std::memory_order_relaxed);
+    closed_pages_.store(unsync_.protected_pages(), std::memory_order_relaxed);
   }
   return true;
 }

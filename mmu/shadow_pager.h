@@ -82,10 +82,11 @@ class ShadowPager {
     u64 roots_made, roots_evicted, root_misses;
   };
 
-  // False when memory runs out. `host` and `memory` must outlive the pager.
-  [[nodiscard]] bool init(PageAllocator& allocator, const L1Memory& memory, HostMap& host,
+  // False when memory runs out. `host` and `memory` must outlive the pager; L0's stores into `memory` are
+  // watched from now on.
+  [[nodiscard]] bool init(PageAllocator& allocator, L1Memory& memory, HostMap& host,
                           const EptFormat::Context& context, Options options);
-  [[nodiscard]] bool init(PageAllocator& allocator, const L1Memory& memory, HostMap& host,
+  [[nodiscard]] bool init(PageAllocator& allocator, L1Memory& memory, HostMap& host,
                           const EptFormat::Context& context) {
     return init(allocator, memory, host, context, Options{});
   }
@@ -116,13 +117,6 @@ class ShadowPager {
 
   // L1 (running on the host map) faulted writing a page that is present there. True: run it again.
   bool l1_write_fault(Gpa gpa);
-  // L0 is about to write, or has written, L1's memory on L1's behalf (emulation; not its own structures).
-  void l0_wrote(Gpa gpa) {
-    if (unsync_protected_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-      l1_write_fault(gpa);
-    }
-  }
-
   // Before every entry into a guest, L1 or L2. True: flush everything.
   bool enter_guest(unsigned cpu) { return epochs_.enter(cpu); }
   // The processor halts in L0, or waits for SIPI.
@@ -191,7 +185,7 @@ class ShadowPager {
   NodePool nodes_;
   LeafMap leaves_;
   UnsyncList unsync_;
-  std::atomic<u32> unsync_protected_{0};
+  std::atomic<u32> closed_pages_{0};  // unsync_.protected_pages(), for those without the lock
   Epochs epochs_;
   std::array<Root, kMaxRoots> roots_{};
   std::array<CpuState, kMaxCpus> cpus_{};

@@ -323,6 +323,21 @@ TEST_F(ShadowPagerTest, QuietTablesAreClosedAndOpenedByAWrite) {
   EXPECT_FALSE(pager->l1_write_fault(Gpa{0xfee00000}));
 }
 
+TEST_F(ShadowPagerTest, AStoreOfL0sOpensATableToo) {
+  map();
+  Root& r = use(eptp());
+  access(r, 0x1000, kWrite);
+  for (int i = 0; i < 4; ++i) {
+    pager->invept_single(0, eptp());
+  }
+  ASSERT_EQ(pager->unsync_pages(), 0u);
+  const u64 zero[2] = {0, 0};
+  EXPECT_TRUE(arena.memory.write(Gpa{pt}, zero, sizeof(zero)));
+  EXPECT_EQ(pager->unsync_pages(), 1u);
+  pager->invept_single(0, eptp());
+  EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
+}
+
 TEST_F(ShadowPagerTest, ATableIsNotSyncedBeforeEveryProcessorHasFlushed) {
   map();
   pager->enter_guest(0);
