@@ -21,6 +21,22 @@ constexpr u32 divide_value(unsigned shift) {
 
 }  // namespace
 
+ClockReading read_clocks(HostApic& host) {
+  constexpr int kAttempts = 16;
+  ClockReading best{};
+  u64 shortest = ~u64{0};
+  for (int i = 0; i < kAttempts; ++i) {
+    const u64 before = host.tsc();
+    const u32 apic = host.read(apic::current_count);
+    const u64 took = host.tsc() - before;
+    if (took < shortest) {
+      shortest = took;
+      best = {.tsc = before + took / 2, .apic = apic};
+    }
+  }
+  return best;
+}
+
 void ApicTimer::reset() {
   lvt_ = apic::lvt_masked;
   divide_ = 0;

@@ -22,11 +22,16 @@ namespace aerie::vmm {
 struct TimerRatio {
   u64 apic_per_tsc = u64{1} << 32;
 
-  // From a calibration that counted both over one interval, each less than 2^32. Rounded up, so that
-  // where a count comes out even the counter is seen to have run out when the physical one has.
+  // From a calibration that counted both over one interval (read_clocks()), or from two frequencies.
+  // Rounded up, so that where a count comes out even the counter is seen to have run out when the
+  // physical one has.
   static constexpr TimerRatio of(u64 apic_ticks, u64 tsc_ticks) {
+    while (apic_ticks >= u64{1} << 32) {
+      apic_ticks >>= 1;
+      tsc_ticks >>= 1;
+    }
     const u64 divisor = tsc_ticks == 0 ? 1 : tsc_ticks;
-    return {(((apic_ticks & 0xffff'ffff) << 32) + divisor - 1) / divisor};
+    return {((apic_ticks << 32) + divisor - 1) / divisor};
   }
   // Both saturate.
   constexpr u64 to_apic(u64 tsc_ticks) const { return scale(tsc_ticks, 0); }
@@ -39,6 +44,14 @@ struct TimerRatio {
     return product > ~u64{0} ? ~u64{0} : static_cast<u64>(product);
   }
 };
+
+// Both clocks at one moment, for calibration. `apic` counts down and must be running.
+struct ClockReading {
+  u64 tsc;
+  u32 apic;
+};
+// The tightest of some attempts: under an emulator, or on a busy host, a moment can be long.
+ClockReading read_clocks(HostApic& host);
 
 // `now` is always the physical TSC. The caller settles an expiry (expired(), consume()) before it
 // changes anything, and programs the physical timer (program()) after.

@@ -54,7 +54,20 @@ TEST(TimerRatio, ScalesAndSaturates) {
   EXPECT_EQ(TimerRatio::of(1, 2).to_apic(5), 2u);
   EXPECT_EQ(TimerRatio::of(1, 2).to_apic_rounded_up(5), 3u);
   EXPECT_EQ(TimerRatio::of(4, 1).to_apic(~u64{0}), ~u64{0});
+  EXPECT_EQ(TimerRatio::of(u64{6} << 32, u64{12} << 32).to_apic(5000), 2500u);
   EXPECT_EQ(TimerRatio::of(1, 0).to_apic(0), 0u);  // a failed calibration is no division by zero
+}
+
+TEST(ReadClocks, TakesTheTightestOfItsAttempts) {
+  struct Jittery : ModelApic {
+    u64 tsc() override { return clock += (++calls % 7 == 0 ? 10 : 50'000); }
+    unsigned calls = 0;
+  } host;
+  host.write(apic::divide, kDivideBy1);
+  host.write(apic::initial_count, ~u32{0});
+  const ClockReading reading = read_clocks(host);
+  // The model's counter stands still between the two readings of the TSC around it.
+  EXPECT_LE(reading.tsc - host.timer_start - (~u32{0} - reading.apic), 5u);
 }
 
 // One-shot, over clock ratios, dividers and counts: never early, and late by less than two ticks of
