@@ -178,6 +178,8 @@ TEST(LocalApic, TprHoldsBackItsClassAndBelow) {
   EXPECT_EQ(m.accept_all(), (std::vector<int>{0x45}));
   m.write(apic::icr_low, kSelf | 0x46);
   EXPECT_FALSE(m[0].blocked_by_tpr());  // the ISR does
+  m[0].set_cr8(4);
+  EXPECT_FALSE(m[0].blocked_by_tpr());  // both do: lowering TPR would not help
 }
 
 TEST(LocalApic, WritingTheSameClassToCr8KeepsTprsLowBits) {
