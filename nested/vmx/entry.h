@@ -36,7 +36,7 @@ template <L1Context C>
   }
 
   // Checks (27.2, 27.3.1). Rules over fields that are stale in c_ want them there.
-  synchronise(checks_.reads(dirty_));
+  synchronise(checks_.reads(c_, dirty_));
   const bool cs_long = (stale_ & mask(Group::guest_cs_ss)) != 0
                            ? b2.segment(cpu::SegmentRegister::cs).long_mode()
                            : c_.segment(cpu::SegmentRegister::cs).long_mode();

@@ -31,6 +31,15 @@ constexpr auto kRules = [] {
   return all;
 }();
 
+// The predicates alone, close together.
+constexpr auto kHolds = [] {
+  std::array<bool (*)(const EntryContext&), kRuleCount> all{};
+  for (usize i = 0; i < kRuleCount; ++i) {
+    all[i] = kRules[i].holds;
+  }
+  return all;
+}();
+
 // A set of rules, a bit each.
 using RuleSet = std::array<u64, (kRuleCount + 63) / 64>;
 
@@ -87,16 +96,17 @@ GroupMask EntryChecks::groups_read(GroupMask dirty) {
 }
 
 const EntryRule* EntryChecks::run_rules(const EntryContext& c, GroupMask dirty) {
-  const RuleSet set = rules_of(dirty);
+  const RuleSet set = rules_of(with_virtual_8086(c.v, dirty));
   for (usize i = 0; i < set.size(); ++i) {
     for (u64 word = set[i]; word != 0; word &= word - 1) {
-      const EntryRule& rule = kRules[i * 64 + static_cast<usize>(std::countr_zero(word))];
-      if (!rule.holds(c)) {
-        return &rule;
+      const usize rule = i * 64 + static_cast<usize>(std::countr_zero(word));
+      if (!kHolds[rule](c)) {
+        return &kRules[rule];
       }
     }
   }
   l1_long_mode_ = c.l1_long_mode;
+  virtual_8086_ = (c.v.guest_rflags & cpu::rflags::vm) != 0;
   again_ = (c.v.vmcs_link_pointer != rules::kNoLink ? mask(Group::guest_other) : 0) |
            (guest_uses_pae(c) && !c.proc2(cpu::vmx::proc2::ept) ? mask(Group::guest_pdptes) : 0) |
            (c.proc(cpu::vmx::proc::tpr_shadow) ? mask(Group::apic) : 0);

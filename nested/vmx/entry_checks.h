@@ -56,7 +56,7 @@ struct EntryRule {
   std::string_view name;     // the condition that must hold
   std::string_view section;  // of SDM vol. 3
   EntryOutcome outcome;
-  GroupMask groups;  // that it depends on
+  GroupMask groups;  // that it depends on, kVirtual8086 among them
   bool (*holds)(const EntryContext& c);
 
   constexpr bool vm_fails() const { return outcome <= EntryOutcome::host_state; }
@@ -95,6 +95,12 @@ constexpr bool is_valid_guest_rip(u64 rip, bool code_64bit, unsigned linear_bits
   return top == 0 || top == -1;
 }
 
+// Stands, in a rule's groups, for RFLAGS.VM alone: rules that are about virtual-8086 mode or not
+// about it are many, and RFLAGS changes often, but this flag does not. It takes the bit of the one
+// group that no rule depends on.
+inline constexpr GroupMask kVirtual8086 = mask(Group::information);
+static_assert((kVirtual8086 & kAllGroups) == 0);
+
 // The checks of one vmcs12 over its entries. `dirty` of run() are the groups that were written, by
 // L1 or by an exit that stored something else than the processor ran with, since the last run()
 // that found no fault; at first, and after the vmcs12 was loaded from memory, kAllGroups.
@@ -118,18 +124,24 @@ class EntryChecks {
 
   // Groups of the vmcs12 that run() will read with these groups dirty, RIP's own apart: stale ones
   // among them are to be synchronised first.
-  GroupMask reads(GroupMask dirty) const {
+  GroupMask reads(const Vmcs12& v, GroupMask dirty) const {
     dirty |= again_;
-    return (dirty & ~mask(Group::guest_rip)) == 0 ? 0 : groups_read(dirty);
+    return (dirty & ~mask(Group::guest_rip)) == 0 ? 0 : groups_read(with_virtual_8086(v, dirty));
   }
 
  private:
+  GroupMask with_virtual_8086(const Vmcs12& v, GroupMask dirty) const {
+    const bool now = (v.guest_rflags & cpu::rflags::vm) != 0;
+    return now != virtual_8086_ ? dirty | kVirtual8086 : dirty;
+  }
   const EntryRule* run_rules(const EntryContext& c, GroupMask dirty);
   static const EntryRule* rip_rule();
   static GroupMask groups_read(GroupMask dirty);
 
   GroupMask again_ = 0;
+  // As of the last run() that found no fault.
   bool l1_long_mode_ = false;
+  bool virtual_8086_ = false;
 };
 
 }  // namespace aerie::nested::vmx

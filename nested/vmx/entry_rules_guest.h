@@ -139,7 +139,7 @@ inline constexpr EntryRule kGuestStateRules[] = {
        return (c.v.guest_rflags & kClear) == 0 && (c.v.guest_rflags & rflags::fixed) != 0;
      }},
     {"guest RFLAGS.VM needs protected mode outside IA-32e mode", "27.3.1.4",
-     EntryOutcome::guest_state, mask(Group::guest_rflags, Group::guest_cr, Group::entry),
+     EntryOutcome::guest_state, mask(Group::guest_cr, Group::entry) | kVirtual8086,
      [](RuleContext c) {
        return !is_virtual_8086(c) || (!c.ia32e_guest() && (c.v.guest_cr0 & cr0::pe) != 0);
      }},

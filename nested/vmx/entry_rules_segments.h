@@ -66,13 +66,13 @@ inline constexpr EntryRule kSegmentRules[] = {
        return !segment(c, ldtr).usable() || (segment(c, ldtr).selector & 4) == 0;
      }},
     {"guest SS selector: RPL is that of CS", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags, Group::proc),
+     mask(Group::guest_cs_ss, Group::proc) | kVirtual8086,
      [](RuleContext c) {
        return is_virtual_8086(c) || c.unrestricted() || rpl(segment(c, ss)) == rpl(segment(c, cs));
      }},
     // Bases
     {"virtual-8086 guest: segment bases are selectors times 16", "27.3.1.2",
-     EntryOutcome::guest_state, kSegmentGroups | mask(Group::guest_rflags),
+     EntryOutcome::guest_state, kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        return !is_virtual_8086(c) || all(c, kUserSegments, [](const VmcsSegment& s) {
          return s.base == u64{s.selector} << 4;
@@ -99,49 +99,48 @@ inline constexpr EntryRule kSegmentRules[] = {
      }},
     // Limits
     {"virtual-8086 guest: segment limits are 0xffff", "27.3.1.2", EntryOutcome::guest_state,
-     kSegmentGroups | mask(Group::guest_rflags),
+     kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        return !is_virtual_8086(c) ||
               all(c, kUserSegments, [](const VmcsSegment& s) { return s.limit == 0xffff; });
      }},
     // Access rights
     {"virtual-8086 guest: segment access rights are 0xf3", "27.3.1.2", EntryOutcome::guest_state,
-     kSegmentGroups | mask(Group::guest_rflags),
+     kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        return !is_virtual_8086(c) ||
               all(c, kUserSegments, [](const VmcsSegment& s) { return s.access_rights == 0xf3; });
      }},
     {"guest CS type", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags, Group::proc),
+     mask(Group::guest_cs_ss, Group::proc) | kVirtual8086,
      [](RuleContext c) {
        const unsigned type = segment(c, cs).type();
        return is_virtual_8086(c) || is_code_type(type) || (c.unrestricted() && type == 3);
      }},
     {"guest SS type is 3 or 7", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags),
+     mask(Group::guest_cs_ss) | kVirtual8086,
      [](RuleContext c) {
        const VmcsSegment& s = segment(c, ss);
        return is_virtual_8086(c) || !s.usable() || s.type() == 3 || s.type() == 7;
      }},
     {"guest DS, ES, FS and GS types: accessed, and readable if code", "27.3.1.2",
-     EntryOutcome::guest_state, mask(Group::guest_segments, Group::guest_rflags),
+     EntryOutcome::guest_state, mask(Group::guest_segments) | kVirtual8086,
      [](RuleContext c) {
        return is_virtual_8086(c) || all_usable(c, kDataSegments, [](const VmcsSegment& s) {
                 return (s.type() & 1) != 0 && ((s.type() & 8) == 0 || (s.type() & 2) != 0);
               });
      }},
     {"guest CS is no system segment", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags),
+     mask(Group::guest_cs_ss) | kVirtual8086,
      [](RuleContext c) { return is_virtual_8086(c) || segment(c, cs).code_or_data(); }},
     {"guest SS, DS, ES, FS and GS are no system segments", "27.3.1.2", EntryOutcome::guest_state,
-     kSegmentGroups | mask(Group::guest_rflags),
+     kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        constexpr cpu::SegmentRegister kRegisters[] = {ss, ds, es, fs, gs};
        return is_virtual_8086(c) ||
               all_usable(c, kRegisters, [](const VmcsSegment& s) { return s.code_or_data(); });
      }},
-    {"guest CS DPL", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags),
+    {"guest CS DPL", "27.3.1.2", EntryOutcome::guest_state, mask(Group::guest_cs_ss) | kVirtual8086,
      [](RuleContext c) {
        const VmcsSegment& code = segment(c, cs);
        const unsigned stack_dpl = segment(c, ss).dpl();
@@ -159,19 +158,19 @@ inline constexpr EntryRule kSegmentRules[] = {
        }
      }},
     {"guest SS DPL is the selector's RPL", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags, Group::proc),
+     mask(Group::guest_cs_ss, Group::proc) | kVirtual8086,
      [](RuleContext c) {
        const VmcsSegment& s = segment(c, ss);
        return is_virtual_8086(c) || c.unrestricted() || s.dpl() == rpl(s);
      }},
     {"guest SS DPL is 0 in real mode or with a data segment in CS", "27.3.1.2",
-     EntryOutcome::guest_state, mask(Group::guest_cs_ss, Group::guest_rflags, Group::guest_cr),
+     EntryOutcome::guest_state, mask(Group::guest_cs_ss, Group::guest_cr) | kVirtual8086,
      [](RuleContext c) {
        const bool real = (c.v.guest_cr0 & cr0::pe) == 0 || segment(c, cs).type() == 3;
        return is_virtual_8086(c) || !real || segment(c, ss).dpl() == 0;
      }},
     {"guest DS, ES, FS and GS DPL is not below the selector's RPL", "27.3.1.2",
-     EntryOutcome::guest_state, mask(Group::guest_segments, Group::guest_rflags, Group::proc),
+     EntryOutcome::guest_state, mask(Group::guest_segments, Group::proc) | kVirtual8086,
      [](RuleContext c) {
        // Conforming code (types 12 to 15) is exempt.
        return is_virtual_8086(c) || c.unrestricted() ||
@@ -179,30 +178,30 @@ inline constexpr EntryRule kSegmentRules[] = {
                          [](const VmcsSegment& s) { return s.type() > 11 || s.dpl() >= rpl(s); });
      }},
     {"guest CS is present", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags),
+     mask(Group::guest_cs_ss) | kVirtual8086,
      [](RuleContext c) { return is_virtual_8086(c) || segment(c, cs).present(); }},
     {"guest SS, DS, ES, FS and GS are present", "27.3.1.2", EntryOutcome::guest_state,
-     kSegmentGroups | mask(Group::guest_rflags),
+     kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        constexpr cpu::SegmentRegister kRegisters[] = {ss, ds, es, fs, gs};
        return is_virtual_8086(c) ||
               all_usable(c, kRegisters, [](const VmcsSegment& s) { return s.present(); });
      }},
     {"guest segment access rights: reserved bits", "27.3.1.2", EntryOutcome::guest_state,
-     kSegmentGroups | mask(Group::guest_rflags),
+     kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        constexpr cpu::SegmentRegister kRegisters[] = {ss, ds, es, fs, gs};
        return is_virtual_8086(c) ||
               (reserved_clear(segment(c, cs)) && all_usable(c, kRegisters, reserved_clear));
      }},
     {"guest CS: D/B is 0 with L in IA-32e mode", "27.3.1.2", EntryOutcome::guest_state,
-     mask(Group::guest_cs_ss, Group::guest_rflags, Group::entry),
+     mask(Group::guest_cs_ss, Group::entry) | kVirtual8086,
      [](RuleContext c) {
        const VmcsSegment& code = segment(c, cs);
        return is_virtual_8086(c) || !c.ia32e_guest() || !code.long_mode() || !code.default_big();
      }},
     {"guest segment limits fit G", "27.3.1.2", EntryOutcome::guest_state,
-     kSegmentGroups | mask(Group::guest_rflags),
+     kSegmentGroups | kVirtual8086,
      [](RuleContext c) {
        constexpr cpu::SegmentRegister kRegisters[] = {ss, ds, es, fs, gs};
        return is_virtual_8086(c) ||

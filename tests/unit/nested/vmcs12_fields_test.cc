@@ -260,5 +260,20 @@ TEST(VmcsSegment, SurvivesTheNeutralForm) {
   EXPECT_FALSE(t.usable());
 }
 
+// The CPL is SS's DPL, also where SS is null (as in an interrupt handler of a 64-bit guest) and so
+// unusable.
+TEST(VmcsSegment, UnusableKeepsTheDpl) {
+  VmcsSegment s{};
+  s.set({.selector = 3, .attributes = 0x60, .limit = 0, .base = 0});
+  EXPECT_FALSE(s.usable());
+  EXPECT_EQ(s.dpl(), 3u);
+  EXPECT_EQ(s.neutral().dpl(), 3u);
+  EXPECT_FALSE(s.neutral().present());
+  // What else is in there survives too, and the way back loses nothing but P.
+  s.set({.selector = 0, .attributes = 0xf13, .limit = 0, .base = 0});
+  EXPECT_EQ(s.access_rights, cpu::kVmxSegmentUnusable | 0xf013u);
+  EXPECT_EQ(s.neutral().attributes, 0xf13u);
+}
+
 }  // namespace
 }  // namespace aerie::nested::vmx
