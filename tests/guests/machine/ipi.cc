@@ -76,7 +76,7 @@ void expect_taken(std::string_view what, u32 wanted, u32 times = 1) {
         }
         return true;
       },
-      100);
+      2000);
   spin_microseconds(200);
   cpu::cli();
   for (unsigned i = 0; i < cpu_count(); ++i) {

@@ -72,6 +72,12 @@ bool chosen(const Case& c) {
     if (word.find('=') != std::string_view::npos) {
       continue;
     }
+    if (word.starts_with('-')) {
+      if (matches({word.data() + 1, word.size() - 1}, c.name)) {
+        return false;
+      }
+      continue;
+    }
     any_filter = true;
     if (matches(word, c.name)) {
       return true;

@@ -6,8 +6,9 @@
 //   SKIP name: reason
 //   SUMMARY: 3 passed, 0 failed, 1 skipped
 //
-// Words on the guest's command line choose cases by name ("*" at the end of a word matches any rest);
-// words with "=" are options; none means all. Exit value: 0 passed, 1 failed, 38 all skipped, 2 the
+// Words on the guest's command line choose cases by name ("*" at the end of a word matches any rest),
+// words that begin with "-" leave cases out (before the words that choose), words with "=" are options;
+// none means all. Exit value: 0 passed, 1 failed, 38 all skipped, 2 the
 // guest died.
 #pragma once
 
