@@ -251,6 +251,8 @@ template <L1Context C>
       if (b.cpl() != 0) return general_protection();
       // From here on the processor executes L2's XSAVE instructions, XSETBV among them.
       xsetbv_seen_ = true;
+      switched_xcr0_ = false;
+      l1_xcr0_ = v_.xcr0();
       apply_control_registers();
       update_intercepts();
       return exit_on_instruction(BasicExit::xsetbv, *i);

@@ -114,9 +114,15 @@ struct Machine {
   // VMX on, and a current VMCS that passes all checks: a 64-bit L2 without EPT, everything minimal.
   void prepare() {
     ASSERT_EQ(vmxon(), Outcome::succeeded);
+    prepare_vmcs();
+    fill_vmcs();
+  }
+  void prepare_vmcs() {
     at<u32>(kVmcs) = kRevisionId;
     ASSERT_EQ(run(Op::vmclear, kVmcs), Outcome::succeeded);
     ASSERT_EQ(run(Op::vmptrld, kVmcs), Outcome::succeeded);
+  }
+  void fill_vmcs() {
     using cpu::vmx::ControlWord;
     const Capabilities& caps = v.capabilities();
     write(Field::pin_controls, caps.required1(ControlWord::pin));
