@@ -46,6 +46,8 @@ struct Machine {
   bool has_xsave = false;     // the processor's; L0 sets CR4.OSXSAVE to read XCR0
   IoApic* ioapic = nullptr;
   Hpa io_bitmap{};            // L1's: nothing trapped
+  Hpa l2_io_bitmap{};         // of every L2: everything trapped
+  Hpa l2_msr_bitmap{};
   u64 ioapic_page = 0xfec00000;
   unsigned physical_bits = 40;
 

@@ -43,6 +43,9 @@ void Vcpu::run() {
 // an interrupt shadow wants a step, and TF of L0's own is taken out of the guest's flags.
 void Vcpu::note_interrupted(Exit& exit) {
   work_ = true;
+  if (in_l2()) {
+    return;  // the engine sees to its L2's (nested/vmx/event_injection.h)
+  }
   if (stepping_) {
     end_step(exit);
   }
@@ -60,8 +63,9 @@ void Vcpu::service() {
   for (;;) {
     work_ = false;
     if (apic.mailbox().pending() != 0) {
+      // An L2 takes INIT and start-up IPIs as exits.
       const bool init_blocked = init_is_blocked(*this);
-      for (;;) {
+      while (!in_l2()) {
         const Startup::Step s = startup.next(apic.mailbox(), init_blocked);
         if (s.action == Startup::Action::none) {
           break;
@@ -94,8 +98,10 @@ void Vcpu::service() {
 // an instruction L0 performed is in event_ as well: it belongs to the instruction before.
 void Vcpu::deliver_events() {
   if (in_l2()) {
-    deliver_events_to_l2(*this);
-    return;
+    activity_ = deliver_events_to_l2(*this) ? Activity::running : Activity::halted;
+    if (in_l2()) {
+      return;
+    }
   }
   ControlBlock& b = block_l1_;
   const bool shadow = b.interrupt_shadow();
@@ -153,7 +159,9 @@ void Vcpu::deliver_events() {
 
 // Nothing to run: halts the processor until something arrives. Events are looked at by service().
 void Vcpu::wait() {
-  if (work_ || apic.mailbox().pending() != 0) {
+  // An INIT that stays latched is nothing to wake up for.
+  const u32 latched = init_is_blocked(*this) && !in_l2() ? request::init | request::sipi : 0;
+  if (work_ || (apic.mailbox().pending() & ~latched) != 0) {
     return;
   }
   (void)apic.prepare_window(can_take_interrupt());
@@ -161,7 +169,10 @@ void Vcpu::wait() {
   note_window();
 }
 
-bool Vcpu::can_take_interrupt() const {
+bool Vcpu::can_take_interrupt() {
+  if (in_l2()) {
+    return l2_accepts_interrupt(*this);
+  }
   return !startup.waiting() && !event_.valid && step_ == StepReason::none &&
          !active_->interrupt_shadow() && (active_->rflags() & rflags::interrupt) != 0;
 }

@@ -29,6 +29,8 @@ enum class StepReason : u8 {
   nmi_unblocking,    // an NMI waits for the IRET at RIP
 };
 
+struct VmxCpu;
+
 class Vcpu {
  public:
   using ControlBlock = cpu::svm::ControlBlock;
@@ -89,6 +91,9 @@ class Vcpu {
   unsigned index() const { return index_; }
   telemetry::PerCpu& telemetry() { return *telemetry_; }
 
+  // The engine of an L1 that is shown VMX (vmm/vmx_cpu.h).
+  VmxCpu* vmx = nullptr;
+
   LocalApic apic;
   Startup startup;
   NmiLatch nmis;
@@ -136,7 +141,7 @@ class Vcpu {
   void note_interrupted(cpu::Exit& exit);
   void finish_instruction();
   void note_window();
-  bool can_take_interrupt() const;
+  bool can_take_interrupt();
   void begin_step();
   void end_step(cpu::Exit& exit);
 

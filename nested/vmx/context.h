@@ -89,8 +89,8 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   v.flush_l1_linear();
   // Delivers an exception to L1 at its next run; RIP stays.
   v.raise_l1(event);
-  // L1's instruction of this length is done: RIP, RF, interrupt shadow, single-step trap.
-  v.advance_l1(length);
+  // L1's instruction is done: RIP, RF, interrupt shadow, single-step trap.
+  v.advance_l1(instruction);
   // Copies between L0 and L1's linear memory with L1's rights. False: the fault has been raised in L1.
   { v.read_l1_linear(gva, to, value) } -> std::same_as<bool>;
   { v.write_l1_linear(gva, from, value) } -> std::same_as<bool>;

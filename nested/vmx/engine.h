@@ -60,6 +60,12 @@ class Vmx {
   // L2 exited. Physical interrupts, NMIs, INITs and SMIs have been taken by vmm before.
   void handle_exit(const cpu::Exit& exit);
 
+  // Nonzero while before_run() is to be called whatever pending() says.
+  u32 attention() const { return attention_; }
+  // L2 would take an external interrupt now: by an exit to L1, or by its own IDT.
+  bool accepts_interrupt();
+  // L1's EPT refuses an access that L0 makes for L2: an EPT violation.
+  void reflect_violation(Ngpa ngpa, u64 qualification, u64 linear);
   // L0 found that L2's instruction raises `event`: L1 gets an exit if it asked for that, else L2 the
   // exception. `qualification`: DR6 bits of #DB, the address of #PF.
   void raise_l2(const cpu::Event& event, u64 qualification = 0);
@@ -91,10 +97,10 @@ class Vmx {
   // --- instructions.h
   bool legal_mode(const Block& b) const;
   bool long_mode(const Block& b) const;
-  void succeed(unsigned length);
-  void fail_invalid(unsigned length);
-  void fail_valid(cpu::vmx::InstructionError error, unsigned length);
-  void fail(cpu::vmx::InstructionError error, unsigned length);
+  void succeed(const cpu::Instruction& i);
+  void fail_invalid(const cpu::Instruction& i);
+  void fail_valid(cpu::vmx::InstructionError error, const cpu::Instruction& i);
+  void fail(cpu::vmx::InstructionError error, const cpu::Instruction& i);
   // An operand in L1's memory. False: the fault has been raised.
   bool operand_address(const cpu::Instruction& i, unsigned size, bool write, Gva& address);
   bool read_operand(const cpu::Instruction& i, void* to, unsigned size);
@@ -151,6 +157,7 @@ class Vmx {
   void on_tdp_fault(const cpu::Exit& e);
   void on_rdtsc(const cpu::Exit& e);
   void on_iret();
+  void on_software_interrupt(const cpu::Exit& e);
   void undefined_in_l2() { raise_l2(cpu::Event::exception(cpu::Exception::ud)); }
   void general_protection() { raise_l2(cpu::Event::exception(cpu::Exception::gp, 0)); }
   void advance_l2(unsigned length);

@@ -25,14 +25,14 @@ template <L1Context C>
   Block& b1 = v_.block_l1();
   Block& b2 = v_.block_l2();
   if (current_ == kNoVmcs) [[unlikely]] {
-    return fail_invalid(i.length);
+    return fail_invalid(i);
   }
   if (b1.interrupt_shadow() && blocked_by_mov_ss()) [[unlikely]] {
-    return fail_valid(InstructionError::entry_blocked_by_mov_ss, i.length);
+    return fail_valid(InstructionError::entry_blocked_by_mov_ss, i);
   }
   if (launch != (c_.launched == 0)) [[unlikely]] {
     return fail_valid(
-        launch ? InstructionError::vmlaunch_not_clear : InstructionError::vmresume_not_launched, i.length);
+        launch ? InstructionError::vmlaunch_not_clear : InstructionError::vmresume_not_launched, i);
   }
 
   // Checks (27.2, 27.3.1). Rules over fields that are stale in c_ want them there.
@@ -45,7 +45,7 @@ template <L1Context C>
   if (const EntryRule* broken = checks_.run(context, dirty_); broken != nullptr) [[unlikely]] {
     v_.note_failed_entry(*broken);
     if (broken->vm_fails()) {
-      return fail_valid(broken->instruction_error(), i.length);
+      return fail_valid(broken->instruction_error(), i);
     }
     if (mask(Group::host_state, Group::exit) & dirty_) {
       make_host_image();

@@ -39,6 +39,16 @@ void Vmx<C>::set_l2_nmi_blocked(bool blocked) {
   update_intercepts();
 }
 
+template <L1Context C>
+bool Vmx<C>::accepts_interrupt() {
+  if (inject_.valid || activity_ > cpu::vmx::Activity::hlt) {
+    return false;
+  }
+  const Block& b = v_.block_l2();
+  return has(pin(), cpu::vmx::pin::external_interrupt) ||
+         ((b.rflags() & cpu::rflags::interrupt) != 0 && !b.interrupt_shadow());
+}
+
 // A VM entry with events or blocking: 27.6, 27.7.1.
 template <L1Context C>
 [[gnu::noinline]] void Vmx<C>::begin_events() {

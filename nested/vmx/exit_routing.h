@@ -110,7 +110,15 @@ template <L1Context C>
       return recompute_attention();
     }
     case rdpmc: return general_protection();
-    case pause: case wbinvd: case monitor: case mwait: case invlpg: {
+    case wbinvd: {
+      const cpu::Instruction* i = v_.decode_l2(e);
+      if (i == nullptr) return;
+      if (i->op == cpu::Op::invd) return exit_on_instruction(cpu::vmx::BasicExit::invd, *i);
+      if (has(proc2(), cpu::vmx::proc2::wbinvd)) return exit_on_instruction(cpu::vmx::BasicExit::wbinvd, *i);
+      return advance_l2(i->length);  // caches are coherent
+    }
+    case software_interrupt: return on_software_interrupt(e);
+    case pause: case monitor: case mwait: case invlpg: {
       // L0 asked for it, not L1. Nothing to do: caches are coherent, MWAIT may return at once.
       const cpu::Instruction* i = v_.decode_l2(e);
       if (i == nullptr) return;
@@ -182,6 +190,31 @@ void Vmx<C>::on_exception(const cpu::Exit& e) {
   } else if (cpu::has_error_code(e.vector) && (c_.guest_cr0 & cpu::cr0::pe) != 0) {
     event.has_error = true;
     event.error = static_cast<u32>(e.error_code);
+  }
+  raise_l2(event);
+}
+
+// INT n, INT3 or INTO, intercepted for the sake of the exception bitmap's bits 3 and 4.
+template <L1Context C>
+[[gnu::cold]] void Vmx<C>::on_software_interrupt(const cpu::Exit& e) {
+  const cpu::Instruction* i = v_.decode_l2(e);
+  if (i == nullptr) {
+    return;
+  }
+  cpu::Event event{.valid = true, .type = cpu::EventType::software_exception,
+                   .instruction_length = i->length};
+  switch (i->op) {
+    case cpu::Op::int3: event.vector = static_cast<u8>(cpu::Exception::bp); break;
+    case cpu::Op::into:
+      if ((v_.block_l2().rflags() & cpu::rflags::of) == 0) return advance_l2(i->length);
+      event.vector = static_cast<u8>(cpu::Exception::of);
+      break;
+    case cpu::Op::int_n:
+      event.type = cpu::EventType::software_interrupt;
+      event.vector = static_cast<u8>(i->immediate);
+      inject_ = event;
+      return recompute_attention();
+    default: return;  // rewritten meanwhile: run it again
   }
   raise_l2(event);
 }
@@ -489,10 +522,7 @@ template <L1Context C>
   switch (outcome.kind) {
     case TdpOutcome::Kind::retry: return;
     case TdpOutcome::Kind::violation:
-      exit_to_l1(cpu::vmx::BasicExit::ept_violation, outcome.qualification);
-      c_.guest_physical_address = e.info2;
-      c_.guest_linear_address = outcome.linear_address;
-      return;
+      return reflect_violation(Ngpa{e.info2}, outcome.qualification, outcome.linear_address);
     case TdpOutcome::Kind::misconfiguration:
       exit_to_l1(cpu::vmx::BasicExit::ept_misconfiguration);
       c_.guest_physical_address = e.info2;
@@ -503,6 +533,13 @@ template <L1Context C>
       }
       return;
   }
+}
+
+template <L1Context C>
+void Vmx<C>::reflect_violation(Ngpa ngpa, u64 qualification, u64 linear) {
+  exit_to_l1(cpu::vmx::BasicExit::ept_violation, qualification);
+  c_.guest_physical_address = ngpa.value();
+  c_.guest_linear_address = linear;
 }
 
 template <L1Context C>

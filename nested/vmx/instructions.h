@@ -35,32 +35,32 @@ bool Vmx<C>::long_mode(const Block& b) const {
 }
 
 template <L1Context C>
-[[gnu::always_inline]] inline void Vmx<C>::succeed(unsigned length) {
+[[gnu::always_inline]] inline void Vmx<C>::succeed(const cpu::Instruction& i) {
   Block& b = v_.block_l1();
   b.set_rflags(b.rflags() & ~cpu::rflags::arithmetic);
-  v_.advance_l1(length);
+  v_.advance_l1(i);
 }
 
 // VMfailInvalid: CF. 31.2.
 template <L1Context C>
-[[gnu::cold]] void Vmx<C>::fail_invalid(unsigned length) {
+[[gnu::cold]] void Vmx<C>::fail_invalid(const cpu::Instruction& i) {
   Block& b = v_.block_l1();
   b.set_rflags((b.rflags() & ~cpu::rflags::arithmetic) | cpu::rflags::cf);
-  v_.advance_l1(length);
+  v_.advance_l1(i);
 }
 
 // VMfailValid: ZF, and the error number in the current VMCS.
 template <L1Context C>
-[[gnu::cold]] void Vmx<C>::fail_valid(cpu::vmx::InstructionError error, unsigned length) {
+[[gnu::cold]] void Vmx<C>::fail_valid(cpu::vmx::InstructionError error, const cpu::Instruction& i) {
   Block& b = v_.block_l1();
   b.set_rflags((b.rflags() & ~cpu::rflags::arithmetic) | cpu::rflags::zf);
   c_.instruction_error = static_cast<u32>(error);
-  v_.advance_l1(length);
+  v_.advance_l1(i);
 }
 
 template <L1Context C>
-[[gnu::cold]] void Vmx<C>::fail(cpu::vmx::InstructionError error, unsigned length) {
-  current_ == kNoVmcs ? fail_invalid(length) : fail_valid(error, length);
+[[gnu::cold]] void Vmx<C>::fail(cpu::vmx::InstructionError error, const cpu::Instruction& i) {
+  current_ == kNoVmcs ? fail_invalid(i) : fail_valid(error, i);
 }
 
 template <L1Context C>
@@ -127,9 +127,9 @@ bool Vmx<C>::execute(const cpu::Instruction& i) {
       invvpid(i);
       return true;
     case cpu::Op::vmxoff: vmxoff(i); return true;
-    case cpu::Op::vmxon: fail(cpu::vmx::InstructionError::vmxon_in_root, i.length); return true;
+    case cpu::Op::vmxon: fail(cpu::vmx::InstructionError::vmxon_in_root, i); return true;
     // No dual-monitor treatment of SMM.
-    case cpu::Op::vmcall: fail(cpu::vmx::InstructionError::vmcall_in_root, i.length); return true;
+    case cpu::Op::vmcall: fail(cpu::vmx::InstructionError::vmcall_in_root, i); return true;
     default: return false;  // VMFUNC in root operation, GETSEC
   }
 }
@@ -158,19 +158,19 @@ bool Vmx<C>::vmxon(const cpu::Instruction& i) {
     return true;
   }
   if (!region_address_valid(address)) {
-    fail_invalid(i.length);
+    fail_invalid(i);
     return true;
   }
   const auto revision = v_.memory().template read<u32>(Gpa{address});
   if (!revision || *revision != kRevisionId) {
-    fail_invalid(i.length);
+    fail_invalid(i);
     return true;
   }
   vmxon_region_ = Gpa{address};
   current_ = kNoVmcs;
   stale_ = 0;
   mode_ = Mode::root;
-  succeed(i.length);
+  succeed(i);
   return true;
 }
 
@@ -180,7 +180,7 @@ void Vmx<C>::vmxoff(const cpu::Instruction& i) {
   write_back();
   current_ = kNoVmcs;
   mode_ = Mode::off;
-  succeed(i.length);
+  succeed(i);
 }
 
 // Brings the current VMCS's data to L1's region. The bytes past kUsed never held anything.
@@ -207,10 +207,10 @@ void Vmx<C>::vmclear(const cpu::Instruction& i) {
     return;
   }
   if (!region_address_valid(address)) {
-    return fail(cpu::vmx::InstructionError::vmclear_invalid_address, i.length);
+    return fail(cpu::vmx::InstructionError::vmclear_invalid_address, i);
   }
   if (Gpa{address} == vmxon_region_) {
-    return fail(cpu::vmx::InstructionError::vmclear_vmxon_pointer, i.length);
+    return fail(cpu::vmx::InstructionError::vmclear_vmxon_pointer, i);
   }
   if (Gpa{address} == current_) {
     c_.launched = 0;
@@ -222,7 +222,7 @@ void Vmx<C>::vmclear(const cpu::Instruction& i) {
     const u32 clear = 0;
     v_.memory().write(Gpa{address} + offsetof(Vmcs12, launched), &clear, sizeof(clear));
   }
-  succeed(i.length);
+  succeed(i);
 }
 
 template <L1Context C>
@@ -232,16 +232,16 @@ void Vmx<C>::vmptrld(const cpu::Instruction& i) {
     return;
   }
   if (!region_address_valid(address)) {
-    return fail(cpu::vmx::InstructionError::vmptrld_invalid_address, i.length);
+    return fail(cpu::vmx::InstructionError::vmptrld_invalid_address, i);
   }
   if (Gpa{address} == vmxon_region_) {
-    return fail(cpu::vmx::InstructionError::vmptrld_vmxon_pointer, i.length);
+    return fail(cpu::vmx::InstructionError::vmptrld_vmxon_pointer, i);
   }
   if (Gpa{address} != current_) {
     // Reads where there is no memory yield ones: no revision either. No shadow VMCSs yet: bit 31 too.
     const auto revision = v_.memory().template read<u32>(Gpa{address});
     if (!revision || *revision != kRevisionId || !v_.memory().writable(Gpa{address}, kPageSize)) {
-      return fail(cpu::vmx::InstructionError::vmptrld_wrong_revision, i.length);
+      return fail(cpu::vmx::InstructionError::vmptrld_wrong_revision, i);
     }
     write_back();
     const auto* from = physical_pointer<const volatile u64>(Hpa{address});
@@ -256,28 +256,28 @@ void Vmx<C>::vmptrld(const cpu::Instruction& i) {
     xsetbv_seen_ = false;
     switched_xcr0_ = false;
   }
-  succeed(i.length);
+  succeed(i);
 }
 
 template <L1Context C>
 void Vmx<C>::vmptrst(const cpu::Instruction& i) {
   const u64 address = current_.value();
   if (write_operand(i, &address, sizeof(address))) {
-    succeed(i.length);
+    succeed(i);
   }
 }
 
 template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::vmread(const cpu::Instruction& i) {
   if (current_ == kNoVmcs) [[unlikely]] {
-    return fail_invalid(i.length);
+    return fail_invalid(i);
   }
   cpu::GuestRegisters& registers = v_.registers();
   const unsigned size = long_mode(v_.block_l1()) ? 8 : 4;
   const u64 encoding = size == 8 ? registers.gpr[i.reg & 15] : static_cast<u32>(registers.gpr[i.reg & 15]);
   const FieldSlot slot = v_.fields().find(encoding);
   if (!slot.present()) [[unlikely]] {
-    return fail_valid(cpu::vmx::InstructionError::unsupported_component, i.length);
+    return fail_valid(cpu::vmx::InstructionError::unsupported_component, i);
   }
   if ((stale_ & slot.mask()) != 0) [[unlikely]] {
     synchronise_slow(slot.mask());
@@ -288,13 +288,13 @@ template <L1Context C>
   } else if (!write_operand(i, &value, size)) {
     return;
   }
-  succeed(i.length);
+  succeed(i);
 }
 
 template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::vmwrite(const cpu::Instruction& i) {
   if (current_ == kNoVmcs) [[unlikely]] {
-    return fail_invalid(i.length);
+    return fail_invalid(i);
   }
   const cpu::GuestRegisters& registers = v_.registers();
   const unsigned size = long_mode(v_.block_l1()) ? 8 : 4;
@@ -311,10 +311,10 @@ template <L1Context C>
   }
   const FieldSlot slot = v_.fields().find(encoding);
   if (!slot.present()) [[unlikely]] {
-    return fail_valid(cpu::vmx::InstructionError::unsupported_component, i.length);
+    return fail_valid(cpu::vmx::InstructionError::unsupported_component, i);
   }
   if (slot.read_only()) [[unlikely]] {
-    return fail_valid(cpu::vmx::InstructionError::write_to_read_only, i.length);
+    return fail_valid(cpu::vmx::InstructionError::write_to_read_only, i);
   }
   if ((stale_ & slot.mask()) != 0) [[unlikely]] {
     synchronise_slow(slot.mask());
@@ -326,7 +326,7 @@ template <L1Context C>
   if (write_field(c_, slot, value)) {
     dirty_ |= slot.mask();
   }
-  succeed(i.length);
+  succeed(i);
 }
 
 // INVEPT: types 1 and 2. 31.3; table 31-? gives the descriptor: EPTP in bits 63:0, the rest reserved.
@@ -338,7 +338,7 @@ void Vmx<C>::invept(const cpu::Instruction& i) {
                         : type == 2 ? ept_vpid_cap::invept_all
                                     : 0;
   if ((v_.capabilities().ept_vpid() & supported) == 0) {
-    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i.length);
+    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i);
   }
   struct {
     u64 eptp;
@@ -348,10 +348,10 @@ void Vmx<C>::invept(const cpu::Instruction& i) {
     return;
   }
   if (type == 1 && !eptp_valid(descriptor.eptp, v_.capabilities())) {
-    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i.length);
+    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i);
   }
   v_.invept(static_cast<InveptType>(type), descriptor.eptp);
-  succeed(i.length);
+  succeed(i);
 }
 
 // INVVPID: VPID in bits 15:0, 63:16 must be 0, the linear address in 127:64.
@@ -362,7 +362,7 @@ void Vmx<C>::invvpid(const cpu::Instruction& i) {
   constexpr u64 kCapability[] = {ept_vpid_cap::invvpid_address, ept_vpid_cap::invvpid_single,
                                  ept_vpid_cap::invvpid_all, ept_vpid_cap::invvpid_retaining};
   if (type > 3 || (v_.capabilities().ept_vpid() & kCapability[type & 3]) == 0) {
-    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i.length);
+    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i);
   }
   struct {
     u64 vpid;
@@ -376,10 +376,10 @@ void Vmx<C>::invvpid(const cpu::Instruction& i) {
   const bool bad_address = kind == InvvpidType::individual_address &&
                            !is_canonical(descriptor.linear, v_.capabilities().linear_bits());
   if ((descriptor.vpid >> 16) != 0 || bad_vpid || bad_address) {
-    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i.length);
+    return fail(cpu::vmx::InstructionError::invalid_operand_to_invalidation, i);
   }
   v_.invvpid(kind, static_cast<u16>(descriptor.vpid), Gva{descriptor.linear});
-  succeed(i.length);
+  succeed(i);
 }
 
 }  // namespace aerie::nested::vmx

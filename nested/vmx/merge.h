@@ -232,6 +232,9 @@ template <L1Context C>
     i.exceptions |= exception_bit(cpu::Exception::pf);
   }
   i.exceptions |= exception_bit(cpu::Exception::ud);
+  if ((c_.exception_bitmap & (exception_bit(cpu::Exception::bp) | exception_bit(cpu::Exception::of))) != 0) {
+    i.on(cpu::ExitReason::software_interrupt);
+  }
   if (has(proc(), proc::mov_dr)) {
     i.dr_reads = i.dr_writes = 0xffff;
   } else if (has(c_.exception_bitmap, exception_bit(cpu::Exception::db))) {

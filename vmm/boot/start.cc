@@ -80,6 +80,7 @@ void set_up_l1() {
     machine.vcpus[i] = &make_vcpu();
     machine.vcpus[i]->set_up(i);
   }
+  set_up_virtualization();
 }
 
 [[noreturn]] static void enter(u32 number) {

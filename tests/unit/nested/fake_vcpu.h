@@ -80,7 +80,7 @@ struct FakeVcpu {
   }
   void flush_l1_linear() { ++l1_flushes; }
   void raise_l1(const cpu::Event& event) { raised.push_back(event); }
-  void advance_l1(unsigned length) { block_l1_.set_rip(block_l1_.rip() + length); }
+  void advance_l1(const cpu::Instruction& i) { block_l1_.set_rip(block_l1_.rip() + i.length); }
   // Linear is physical.
   bool read_l1_linear(Gva gva, void* to, u64 size) {
     if (memory_.read(Gpa{gva.value()}, to, size)) {
