@@ -415,10 +415,11 @@ void Vcpu::update_intercepts() {
   i.on(cpuid).on(hlt).on(rdmsr).on(wrmsr).on(wbinvd).on(invd).on(monitor).on(mwait).on(xsetbv);
   i.on(vmrun).on(vmload).on(vmsave).on(vmmcall).on(stgi).on(clgi).on(skinit).on(invlpga);
   i.on(rdpmc);
-  if (nmi_blocked) {
+  if (nmi_blocked && step_ != StepReason::nmi_unblocking) {
     i.on(iret);
   }
-  i.exceptions = cpu::exception_bit(Exception::ud);
+  // #UD: VMX instructions, and what TCG does not know. #GP: TCG pushes RFLAGS without RF (FACTS).
+  i.exceptions = cpu::exception_bit(Exception::ud) | cpu::exception_bit(Exception::gp);
   i.cr_writes = bit(0) | bit(4) | bit(8);
   i.cr_reads = static_cast<u16>((cr4_hidden != 0 ? bit(4) : 0) | bit(8));
   block_l1_.set_intercepts(i);

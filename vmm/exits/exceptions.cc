@@ -21,10 +21,16 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
       hypercall(v, *i);
       return;
     }
+    if (i != nullptr && i->op == Op::icebp) {
+      // TCG does not know it. A trap: RIP is past it, DR6 says nothing (SDM vol. 3, 6.3.1).
+      v.skip(*i);
+      v.raise(Exception::db);
+      return;
+    }
     v.raise(Exception::ud);
     return;
   }
-  // Intercepted for the length of a step: the guest's own.
+  // The guest's own, intercepted to set RF, or for the length of a step.
   const auto e = static_cast<Exception>(exit.vector);
   if (e == Exception::pf) {
     v.block().set_cr2(exit.info2);
