@@ -84,6 +84,8 @@ const char* ShadowPager::check_invariants() const {
         AERIE_INVARIANT(c.use == PageUse::linked);
         AERIE_INVARIANT(c.role.level() + 1 == level);
         AERIE_INVARIANT((p.roots & ~c.roots) == 0);
+        // What is behind for a root cannot be reached from where it is not.
+        AERIE_INVARIANT(!c.stale || p.stale || (c.roots & ~p.roots) != 0);
         AERIE_INVARIANT(!p.role.direct() || c.role.direct());
       }
     }

@@ -44,6 +44,7 @@ struct ShadowPage {
   PageUse use = PageUse::free;
   u8 quiet = 0;      // visits in a row that found nothing changed
   u8 patience = 0;   // log2 of how many it takes to close the page
+  bool stale = false;  // an INVEPT of one of its roots was put off; see ShadowPager::admit()
 };
 static_assert(sizeof(ShadowPage) == 64);
 

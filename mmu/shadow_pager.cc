@@ -24,6 +24,7 @@ bool ShadowPager::init(PageAllocator& allocator, L1Memory& memory, HostMap& host
   memory_ = &memory;
   host_ = &host;
   context_ = context;
+  eager_entries_ = options.eager_entries;
   const u32 pages = std::max(options.pages, u32{128});
   if (!pool_.init(allocator, pages) || !nodes_.init(allocator, pages * 128) ||
       !leaves_.init(allocator, pages * 4)) {
@@ -121,8 +122,8 @@ Root* ShadowPager::find_root(unsigned cpu, Eptp eptp, u32& kick) {
       n = pool_.take(frame, role);
       unsync_.add(n);
     }
+    admit(n, bit(root->index));  // no page has this root's bit yet: brings it up to date
     pool_.set_use(n, PageUse::root);
-    join(n, bit(root->index));  // no page has this root's bit yet: brings all of it up to date
     root->page = n;
     root->table = pool_.table(n);
     root->eptp = eptp;
@@ -269,18 +270,15 @@ u32 ShadowPager::link(u32 parent, unsigned index, const Link& what) {
     if (!what.role.direct()) {
       unsync_.add(child);
     }
-  } else if (pool_[child].use == PageUse::orphan && pool_[child].sync != SyncState::synced) {
-    // INVEPTs pass orphans by.
-    sync(child);
   }
   ShadowPage& c = pool_[child];
+  admit(child, pool_[parent].roots);
   if (c.parent_count >= kMaxParents) {
     zap(nodes_.first(c.parents));
   }
   if (c.use == PageUse::orphan) {
     pool_.set_use(child, PageUse::linked);
   }
-  join(child, pool_[parent].roots);
   nodes_.push(c.parents, ref);
   ++c.parent_count;
   ++pool_[parent].present;
@@ -289,23 +287,32 @@ u32 ShadowPager::link(u32 parent, unsigned index, const Link& what) {
   return child;
 }
 
-// The page, and all below it, can be reached from `roots` from now on. A root's INVEPTs went past what was
-// not reachable from it: that is brought up to date now.
-void ShadowPager::join(u32 n, u64 roots) {
+// The page is about to be reached by `roots`. What their INVEPTs have not done to it is made up for: they
+// pass by orphans, pages that none of them reached, and (put_off()) pages that are marked stale. Of the
+// latter two the tables below may be behind as well; those are let go, to be admitted one by one as
+// faults come to them. Never more than one page's work.
+void ShadowPager::admit(u32 n, u64 roots) {
   ShadowPage& p = pool_[n];
-  if ((p.roots & roots) == roots) {
+  const bool known = (p.roots & roots) == roots && !p.stale;
+  if (known && p.use != PageUse::orphan) {
     return;
   }
   if (p.sync != SyncState::synced) {
     sync(n);
   }
-  p.roots |= roots;
-  const unsigned level = p.role.level();
-  for (u32 index = 0, left = p.tables; left != 0; ++index) {
+  if (!known) {
+    zap_tables(n);
+    p.stale = false;
+    p.roots |= roots;
+  }
+}
+
+void ShadowPager::zap_tables(u32 n) {
+  const unsigned level = pool_[n].role.level();
+  for (u32 index = 0; pool_[n].tables != 0; ++index) {
     const u64 entry = load(pool_.entries(n)[index]);
     if ((entry & npt::present) != 0 && !is_leaf(entry, level)) {
-      --left;
-      join(pool_.of_table(entry & npt::address), roots);
+      zap({n, index});
     }
   }
 }
@@ -510,15 +517,30 @@ void ShadowPager::prefetch(u32 n, unsigned index, Gpa table, Gpa gpa, const Host
 
 // Invalidations
 
-GuestFlush ShadowPager::invalidate(unsigned cpu, u64 roots) {
+void ShadowPager::invalidate(unsigned cpu, u64 roots) {
+  const auto concerns = [&](const ShadowPage& p) {
+    return (p.roots & roots) != 0 && p.use != PageUse::orphan;
+  };
+  u64 entries = 0;
+  unsync_.for_each([&](u32 n) { entries += concerns(pool_[n]) ? pool_[n].present : 0; });
+  const bool all = entries <= eager_entries_;
+  if (!all) {
+    put_off(roots);
+  }
   bool advance = false;
+  entries = 0;
   unsync_.for_each([&](u32 n) {
     const ShadowPage& p = pool_[n];
-    if ((p.roots & roots) == 0 || p.use == PageUse::orphan) {
+    if (entries > eager_entries_ || !concerns(p)) {
       return;
     }
+    entries += p.present;
     advance |= unsync_.visit(
-        n, epochs_, cpu, [&] { return sync(n); }, [&] { return writable_by_l2(p.frame); });
+        n, epochs_, cpu, [&] { return sync(n); },
+        [&] { return !memory_->writable(Gpa::of_frame(p.frame), kPageSize) || writable_by_l2(p.frame); });
+    if (!all) {
+      unsync_.defer(n);  // another time the others
+    }
   });
   if (advance) {
     epochs_.advance();
@@ -526,7 +548,23 @@ GuestFlush ShadowPager::invalidate(unsigned cpu, u64 roots) {
   }
   changed_roots_ |= roots;
   note_changes();
-  return GuestFlush::root;
+}
+
+// An INVEPT with too much to look at: nothing is compared now, but everything must be before it is used.
+// The roots let go of what they lead to; admit() does the rest.
+void ShadowPager::put_off(u64 roots) {
+  ++stats_.put_off;
+  for (u32 n = 1; n < pool_.count(); ++n) {
+    pool_[n].stale = pool_[n].stale || (pool_[n].roots & roots) != 0;
+  }
+  for (u64 left = roots; left != 0; left &= left - 1) {
+    const u32 n = roots_[static_cast<unsigned>(__builtin_ctzll(left))].page;
+    if (pool_[n].sync != SyncState::synced) {
+      sync(n);
+    }
+    zap_tables(n);
+    pool_[n].stale = false;
+  }
 }
 
 GuestFlush ShadowPager::invept_single(unsigned cpu, Eptp eptp) {
@@ -541,7 +579,8 @@ GuestFlush ShadowPager::invept_single(unsigned cpu, Eptp eptp) {
   if (roots == 0) {
     return GuestFlush::none;
   }
-  return invalidate(cpu, roots);
+  invalidate(cpu, roots);
+  return GuestFlush::root;
 }
 
 GuestFlush ShadowPager::invept_all(unsigned cpu) {

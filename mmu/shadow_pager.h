@@ -69,6 +69,9 @@ class ShadowPager {
   struct Options {
     u32 pages = 4096;          // shadow pages: 4 KiB each, and a half more for records
     bool track_writes = true;  // close quiet tables by write protection in the host map
+    // How many entries one INVEPT compares at once; beyond that the rest is put off to the faults that
+    // need it. At 45 instructions an entry: 1.5 million.
+    u32 eager_entries = 32768;
   };
   struct Stats {
     u64 faults, mapped, violations, misconfigurations, l0_owned, walks_need_write, busy;
@@ -76,7 +79,8 @@ class ShadowPager {
     u64 leaves[3];        // leaves made, by level - 1
     u64 prefetched;
     u64 zaps;             // entries removed
-    u64 invepts, visits;  // pages compared at INVEPTs
+    u64 invepts, visits;  // and pages compared
+    u64 put_off;          // INVEPTs that left most of it to later faults
     u64 write_faults;     // of L1 (or L2) on closed tables
     u64 reclaimed;        // pages taken back
     u64 roots_made, roots_evicted, root_misses;
@@ -166,14 +170,16 @@ class ShadowPager {
   void retire(u32 n);
 
   u32 link(u32 parent, unsigned index, const Link& what);
-  void join(u32 n, u64 roots);
+  void admit(u32 n, u64 roots);
+  void zap_tables(u32 n);
   void set_leaf(u32 n, unsigned index, u64 value);
   void zap(EntryRef ref);
   void drop_parents(u32 n);
   bool sync(u32 n);
   bool writable_by_l2(u64 frame) const;
   void prefetch(u32 n, unsigned index, Gpa table, Gpa gpa, const HostMap::Lookup& host);
-  GuestFlush invalidate(unsigned cpu, u64 roots);
+  void invalidate(unsigned cpu, u64 roots);
+  void put_off(u64 roots);
   void note_changes();
   static bool is_leaf(u64 entry, unsigned level) { return level == 1 || (entry & npt::large) != 0; }
 
@@ -181,6 +187,7 @@ class ShadowPager {
   const L1Memory* memory_ = nullptr;
   HostMap* host_ = nullptr;
   EptFormat::Context context_{};
+  u32 eager_entries_ = 0;
   ShadowPool pool_;
   NodePool nodes_;
   LeafMap leaves_;

@@ -25,12 +25,15 @@ class UnsyncList {
  public:
   static constexpr u8 kFirstPatience = 1;
   static constexpr u8 kMaxPatience = 6;
+  // How far closing pages may split the host map. L1 chooses where its tables lie.
+  static constexpr u64 kHostTables = 1024;
 
   // `host`: L1's map, through which its writes are caught; null: pages are never closed.
   void init(ShadowPool* pool, HostMap* host, PageAllocator* allocator) {
     pool_ = pool;
     host_ = host;
     allocator_ = allocator;
+    host_tables_ = host != nullptr ? host->table_pages() + kHostTables : 0;
   }
 
   u32 size() const { return size_; }
@@ -60,18 +63,26 @@ class UnsyncList {
     p.sync = SyncState::synced;
   }
 
-  // f(u32 page) for each listed page; f may visit() it, but must retire none.
+  // f(u32 page) for each listed page; f may visit() and defer() it, but must retire none.
   template <class F>
   void for_each(F&& f) {
+    const u32 last = tail_;
     for (u32 n = head_; n != ShadowPool::kNone;) {
-      const u32 next = (*pool_)[n].unsync_next;
+      const u32 next = n == last ? ShadowPool::kNone : (*pool_)[n].unsync_next;
       f(n);
       n = next;
     }
   }
+  // Moves a listed page to the end: the next for_each() comes to the others first.
+  void defer(u32 n) {
+    if ((*pool_)[n].sync != SyncState::synced) {
+      unlist(n);
+      append(n);
+    }
+  }
 
   // Looks at a listed page. `compare()` brings it up to date with its guest table and says whether that
-  // changed anything; `writable()` says whether an L2 can write the table. Returns true when the caller
+  // changed anything; `writable()` says whether the table can be written unseen, by an L2 or as no RAM. Returns true when the caller
   // must advance the epoch once it is through with all visits.
   template <class Compare, class Writable>
   bool visit(u32 n, const Epochs& epochs, unsigned self, Compare&& compare, Writable&& writable) {
@@ -91,7 +102,8 @@ class UnsyncList {
       return false;
     }
     p.quiet = 0;
-    if (writable() || !host_->write_protect(*allocator_, Gpa::of_frame(p.frame))) {
+    if (writable() || host_->table_pages() > host_tables_ ||
+        !host_->write_protect(*allocator_, Gpa::of_frame(p.frame))) {
       p.patience = kMaxPatience;
       return false;
     }
@@ -129,27 +141,28 @@ class UnsyncList {
     ShadowPage& p = (*pool_)[n];
     p.sync = SyncState::unsync;
     p.quiet = 0;
-    p.unsync_prev = ShadowPool::kNone;
-    p.unsync_next = head_;
-    if (head_ != ShadowPool::kNone) {
-      (*pool_)[head_].unsync_prev = n;
-    }
-    head_ = n;
+    append(n);
+  }
+  void append(u32 n) {
+    ShadowPage& p = (*pool_)[n];
+    p.unsync_prev = tail_;
+    p.unsync_next = ShadowPool::kNone;
+    (tail_ != ShadowPool::kNone ? (*pool_)[tail_].unsync_next : head_) = n;
+    tail_ = n;
     ++size_;
   }
   void unlist(u32 n) {
     const ShadowPage& p = (*pool_)[n];
     (p.unsync_prev != ShadowPool::kNone ? (*pool_)[p.unsync_prev].unsync_next : head_) = p.unsync_next;
-    if (p.unsync_next != ShadowPool::kNone) {
-      (*pool_)[p.unsync_next].unsync_prev = p.unsync_prev;
-    }
+    (p.unsync_next != ShadowPool::kNone ? (*pool_)[p.unsync_next].unsync_prev : tail_) = p.unsync_prev;
     --size_;
   }
 
   ShadowPool* pool_ = nullptr;
   HostMap* host_ = nullptr;
   PageAllocator* allocator_ = nullptr;
-  u32 head_ = ShadowPool::kNone;
+  u32 head_ = ShadowPool::kNone, tail_ = ShadowPool::kNone;
+  u64 host_tables_ = 0;
   u32 size_ = 0;
   u32 protected_ = 0;
 };

@@ -52,7 +52,8 @@ class Driver {
     const HostMap::Range excluded[] = {{Gpa{Arena::kL1Size}, Gpa{Arena::kL1Size + Arena::kL0Size}},
                                        {Gpa{0xfee00000}, Gpa{0xfef00000}}};
     EXPECT_TRUE(host_.build(arena_.allocator, 36, excluded));
-    EXPECT_TRUE(pager_->init(arena_.allocator, arena_.memory, host_, {}, {.pages = 128, .track_writes = pick(4) != 0}));
+    EXPECT_TRUE(pager_->init(arena_.allocator, arena_.memory, host_, {}, 
+                             {.pages = 128, .track_writes = pick(4) != 0, .eager_entries = one_of({0u, 2u, 6u, 1000u})}));
     for (u64& t : tables_) {
       t = arena_.page();
     }

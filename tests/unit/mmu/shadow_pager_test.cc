@@ -32,9 +32,9 @@ struct ShadowPagerTest : ::testing::Test {
     start(512);
   }
   ~ShadowPagerTest() override { check(); }
-  void start(u32 pages, bool track = true) {
+  void start(u32 pages, u32 eager = 32768) {
     pager = std::make_unique<ShadowPager>();
-    ASSERT_TRUE(pager->init(arena.allocator, arena.memory, host, {}, {.pages = pages, .track_writes = track}));
+    ASSERT_TRUE(pager->init(arena.allocator, arena.memory, host, {}, {.pages = pages, .eager_entries = eager}));
   }
   void check() {
     const char* wrong = pager->check_invariants();
@@ -108,6 +108,22 @@ TEST_F(ShadowPagerTest, LargeGuestPagesAreSplitWhereTheHostMapIs) {
   EXPECT_EQ(f.gpa.value(), Arena::kL1Size);
   EXPECT_EQ(access(r, 3 * kGiB + (0xfee00300 & (kGiB - 1)), kRead).kind, Kind::l0_owned);
   EXPECT_EQ(access(r, 3 * kGiB + (0xfef00300 & (kGiB - 1)), kRead).gpa.value(), 0xfef00300u);
+}
+
+TEST_F(ShadowPagerTest, ASplitLargePageThatL1MovesIsLetGo) {
+  map();
+  arena.word(pdpt, 1) = 3 * kGiB | 0xb7;
+  Root& r = use(eptp());
+  EXPECT_EQ(access(r, kGiB + 5 * kMiB, kWrite).gpa.value(), 3 * kGiB + 5 * kMiB);
+  EXPECT_EQ(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).level, 2);
+  arena.word(pdpt, 1) = 0 | 0xb7;  // also split in the host map
+  pager->invept_single(0, eptp());
+  EXPECT_FALSE(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).present);
+  EXPECT_EQ(access(r, kGiB + 5 * kMiB, kWrite).gpa.value(), 5 * kMiB);
+  arena.word(pdpt, 1) = 0 | 0xb5;
+  pager->invept_single(0, eptp());
+  EXPECT_TRUE(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).present);
+  EXPECT_FALSE(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).write);
 }
 
 TEST_F(ShadowPagerTest, ViolationsAreL1sWithTheirQualification) {
@@ -256,6 +272,48 @@ TEST_F(ShadowPagerTest, AReplacedTableIsUnlinkedAndALargePageTakesItsPlace) {
   const u32 pages = pager->pages_in_use();
   EXPECT_EQ(access(r, 0x1000, kWrite).gpa.value(), 6 * kMiB);
   EXPECT_EQ(pager->pages_in_use(), pages);
+}
+
+TEST_F(ShadowPagerTest, AnInveptWithTooMuchToLookAtIsPutOff) {
+  start(512, 8);
+  map();
+  const u64 other = arena.page(), pt2 = arena.page();
+  arena.word(other, 0) = pdpt | 7;
+  arena.word(pd, 2) = pt2 | 7;
+  arena.word(pt2, 1) = 0x9037;
+  Root& a = use(eptp());
+  Root& b = use(eptp(other));
+  for (Root* r : {&a, &b}) {
+    access(*r, 0x1000, kWrite);
+    access(*r, 0x9000, kWrite);
+    access(*r, 4 * kMiB + 0x1000, kWrite);
+  }
+  arena.word(pt, 1) = 0;
+  arena.word(pt2, 1) = 0xa037;
+  pager->invept_single(0, eptp());
+  check();
+  EXPECT_EQ(pager->stats().put_off, 1u);
+  EXPECT_FALSE(pager->lookup(a, Ngpa{0x9000}).present);
+  EXPECT_TRUE(pager->lookup(b, Ngpa{0x9000}).present);  // not B's INVEPT
+  const u32 pages = pager->pages_in_use();
+  access(a, 0xa000, kWrite);
+  EXPECT_FALSE(pager->lookup(a, Ngpa{0x1000}).present);
+  EXPECT_TRUE(pager->lookup(a, Ngpa{0x9000}).present);  // one fault for the table
+  EXPECT_FALSE(pager->lookup(a, Ngpa{4 * kMiB + 0x1000}).present);
+  EXPECT_EQ(access(a, 4 * kMiB + 0x1000, kWrite).gpa.value(), 0xa000u);
+  EXPECT_EQ(pager->pages_in_use(), pages);
+}
+
+TEST_F(ShadowPagerTest, TablesOutsideL1sMemoryAreNeverClosed) {
+  const u64 tables = host.table_pages();
+  for (u64 i = 0; i < 8; ++i) {
+    use(Eptp{(4 * kGiB + i * kGiB) | 0x1e});
+  }
+  for (int i = 0; i < 5; ++i) {
+    pager->invept_all(0);
+  }
+  EXPECT_EQ(host.table_pages(), tables);
+  EXPECT_EQ(pager->protected_pages(), 0u);
 }
 
 TEST_F(ShadowPagerTest, TwoEptpsInTurn) {
@@ -437,6 +495,8 @@ TEST_F(ShadowPagerTest, MoreRootsThanThereAreEvictsTheOldest) {
   Root& again = use(eptp());
   EXPECT_EQ(pager->stats().roots_evicted, 2u);
   // Changed while nobody's INVEPT covered it: gone when it is found again.
+  EXPECT_FALSE(pager->lookup(again, Ngpa{0x2000}).present);
+  access(again, 0x9000, kWrite);
   EXPECT_FALSE(pager->lookup(again, Ngpa{0x2000}).present);
   check();
 }
