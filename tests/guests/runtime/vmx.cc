@@ -350,6 +350,13 @@ Ept::Ept() : root_{alloc_page()} {
           address | ept::large | ept::rwx | (address < 0xfe00'0000 ? ept::wb : ept::uc);
     }
   }
+  // Its pages may have been another case's tables, of which translations may be cached.
+  const bool all_contexts = (ept_vpid_capability() & bit(26)) != 0;
+  if (all_contexts) {
+    invept(2, {0, 0});
+  } else {
+    invept(1, {eptp(), 0});
+  }
 }
 
 u64& Ept::entry(u64 address, unsigned level) {

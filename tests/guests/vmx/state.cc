@@ -667,7 +667,8 @@ constexpr Case kCases[] = {
     {"pae_mov_cr3", "SDM vol. 3, 4.4.1, 28.3.1", pae_mov_cr3},
     {"legacy_paging", "SDM vol. 3, 4.3", legacy_paging},
     {"compatibility_mode", "SDM vol. 3, 27.3.1.4", compatibility_mode},
-    {"task_switch_exits", "SDM vol. 3, 26.4.2, table 28-2", task_switch_exits},
+    {"task_switch_exits", "SDM vol. 3, 26.4.2, table 28-2", task_switch_exits, 0,
+     under_aerie, "TCG never raises the task-switch exit"},
 };
 
 }  // namespace
