@@ -87,8 +87,10 @@ u8 VmxContext::acknowledge_interrupt() {
 }
 
 void VmxContext::request_immediate_exit() {
-  // The kick, to itself: the NMI is pending when L2 is entered, after the injection.
-  v_.apic.post_request(request::quiesce, v_.apic);
+  // The kick, to itself: its NMI is pending when L2 is entered, and taken once the event is delivered.
+  if (v_.apic.mailbox().post(request::quiesce)) {
+    v_.apic.host().send_nmi(v_.apic.initial_id());
+  }
 }
 
 void VmxContext::note_failed_entry(const nested::vmx::EntryRule& rule) {

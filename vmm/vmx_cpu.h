@@ -44,6 +44,11 @@ class VmxContext {
   u64 l1_efer() const { return v_.guest_efer(); }
   bool load_l1_paging(u64 cr0, u64 cr3, u64 cr4, u64 efer);
   void flush_l1_linear() { v_.block_l1().flush(cpu::TlbFlush::tag); }
+  void clear_l1_debugctl() {
+    if (v_.block_l1().debugctl() != 0) [[unlikely]] {
+      (void)MsrAccess{v_}.write(cpu::msr::debugctl, 0);
+    }
+  }
   void raise_l1(const cpu::Event& event) { v_.raise(event); }
   void advance_l1(const cpu::Instruction& i) { v_.skip(i); }
   bool read_l1_linear(Gva gva, void* to, u64 size);

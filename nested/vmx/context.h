@@ -85,6 +85,8 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   // CR0, CR3, CR4 and EFER of L1 at once, at a VM exit, with every side effect (shadow root, PDPTEs).
   // False where the PDPTEs that CR3 selects are invalid (VMX abort).
   { v.load_l1_paging(value, value, value, value) } -> std::same_as<bool>;
+  // IA32_DEBUGCTL of L1 becomes 0.
+  v.clear_l1_debugctl();
   // Drops the translations of L1's linear addresses (VPID 0).
   v.flush_l1_linear();
   // Delivers an exception to L1 at its next run; RIP stays.

@@ -57,7 +57,9 @@ template <L1Context C>
   if (!has(pin(), cpu::vmx::pin::virtual_nmis)) {
     // Bit 3 is the processor's own blocking then.
     v_.set_nmi_blocked(nmi_bit);
-    update_intercepts();
+  }
+  if (nmi_bit) {
+    update_intercepts();  // its end, IRET, is to be seen
   }
   if ((c_.entry_interruption_info & info::valid) != 0) {
     inject_ = info::decode(c_.entry_interruption_info, c_.entry_exception_error,
@@ -246,6 +248,7 @@ template <L1Context C>
   }
   if (step) {
     start_step();
+    window = false;  // the step's end looks again; the host may forget the shadow for a window's sake
   }
   if (window != window_requested_) {
     b.request_interrupt_window(window);

@@ -123,7 +123,7 @@ template <L1Context C>
   b1.load_syscall_state();
 
   b1.set_dr7(cpu::dr7::initial);
-  b1.set_debugctl(0);
+  v_.clear_l1_debugctl();
   b1.set_rip(c_.host_rip);
   b1.set_rflags(cpu::rflags::fixed);
   b1.set_interrupt_shadow(false);

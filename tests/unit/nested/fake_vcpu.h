@@ -78,6 +78,7 @@ struct FakeVcpu {
     block_l1_.set_efer(efer);
     return !bad_pdptes;
   }
+  void clear_l1_debugctl() { block_l1_.set_debugctl(0); }
   void flush_l1_linear() { ++l1_flushes; }
   void raise_l1(const cpu::Event& event) { raised.push_back(event); }
   void advance_l1(const cpu::Instruction& i) { block_l1_.set_rip(block_l1_.rip() + i.length); }
