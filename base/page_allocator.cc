@@ -61,6 +61,7 @@ void PageAllocator::free(Hpa page) {
   *physical_pointer<u64>(page) = free_list_.value();
   free_list_ = page;
   ++free_pages_;
+  total_pages_ = free_pages_ > total_pages_ ? free_pages_ : total_pages_;
 }
 
 }  // namespace aerie

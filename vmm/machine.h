@@ -35,6 +35,7 @@ struct Machine {
   MemoryRange block;          // Aerie's own memory
   std::array<BootModule, kMaxModules> modules{};
   usize module_count = 0;
+  u64 staging = 0;            // where the modules lie, up to the block's end, until L1 is loaded
 
   PageAllocator pages;
   telemetry::Block* telemetry = nullptr;

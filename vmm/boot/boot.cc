@@ -83,9 +83,18 @@ void read_loader_information(u32 magic, u32 address) {
   }
 }
 
-// The highest place below 4 GiB, aligned for large pages.
+u64 module_pages_bytes() {
+  u64 bytes = 0;
+  for (usize i = 0; i < machine.module_count; ++i) {
+    bytes += align_up(machine.modules[i].size, kPageSize);
+  }
+  return bytes;
+}
+
+// The highest place below 4 GiB, aligned for large pages. The modules are kept at its end until L1 is
+// loaded; what they take comes on top of the size asked for, since the MMU counts on that.
 void choose_block() {
-  const u64 size = machine.options.block_bytes;
+  const u64 size = machine.options.block_bytes + align_up(module_pages_bytes(), kLargePage);
   u64 total = 0;
   for (const MemoryRange& r : machine.memory.ranges()) {
     if (r.type != MemoryType::ram) {
@@ -107,16 +116,6 @@ void choose_block() {
 // Modules go to the end of the block, where they stay until the payload has been loaded.
 void stage_modules() {
   u64 top = machine.block.end;
-  u64 needed = 0;
-  for (usize i = 0; i < machine.module_count; ++i) {
-    needed += align_up(machine.modules[i].size, kPageSize);
-  }
-  constexpr u64 kReserved = 12 * kMiB;  // telemetry, image, first pages of the allocator
-  if (needed + kReserved > machine.block.size()) {
-    end_run(EndState::payload_error,
-            "the boot modules need {} MiB, Aerie's block holds {} MiB: give it more with block=SIZE",
-            needed / kMiB + 1, machine.block.size() / kMiB);
-  }
   // The last module first: sources ascend, so none is overwritten before it has been copied.
   for (usize i = machine.module_count; i-- > 0;) {
     BootModule& m = machine.modules[i];
@@ -124,6 +123,7 @@ void stage_modules() {
     std::memmove(physical_pointer<u8>(Hpa{top}), physical_pointer<u8>(Hpa{m.begin}), m.size);
     m.begin = top;
   }
+  machine.staging = top;
 }
 
 // Page tables of L0 for good: the window over all of physical memory, the image at its linked address,
@@ -340,7 +340,7 @@ extern "C" [[noreturn]] void aerie_boot(u32 magic, u32 information) {
            tables.root());
 
   cpu::load_descriptor_tables();
-  machine.pages.add_range(Hpa{tables.end()}, Hpa{machine.block.end});
+  machine.pages.add_range(Hpa{tables.end()}, Hpa{machine.staging});
   machine.telemetry = physical_pointer<telemetry::Block>(Hpa{machine.block.begin});
   std::memset(machine.telemetry, 0, sizeof(telemetry::Block));
   auto& header = machine.telemetry->header;

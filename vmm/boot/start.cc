@@ -112,6 +112,10 @@ void start_l1() {
   if (!loaded.ok) {
     end_run(EndState::payload_error, "{}", loaded.error());
   }
+  for (u64 page = machine.staging; page < machine.block.end; page += kPageSize) {
+    machine.pages.free(Hpa{page});
+  }
+  machine.telemetry->header.total_pages = machine.pages.total_pages();
   Vcpu& v = *machine.vcpus[0];
   auto& b = v.block_l1();
   constexpr u16 kCode32 = 0xc9b, kData32 = 0xc93;
