@@ -2,7 +2,9 @@
 // instruction's own bytes with the ones in memory now, so a guest that rewrites its code is a miss, never a
 // wrong answer; nothing has to be invalidated.
 //
-// One table a processor, no lock. A hit costs about 25 instructions, a miss a Zydis decode (decoder.h).
+// One table a processor, no lock. A hit costs about 25 instructions, a miss a Zydis decode (decoder.h):
+// forty times as much, so each address has two places in the table, by unrelated hashes. Sites that are hot
+// together (the VMREADs of one hypervisor's exit path) and once met in one place drift apart, and stay.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +20,7 @@ namespace aerie::cpu {
 
 class DecodeCache {
  public:
-  static constexpr usize kEntries = 256;
+  static constexpr usize kEntries = 512;
 
   struct Result {
     const Instruction* instruction;  // nullptr unless status is ok; good until the next call
@@ -29,20 +31,11 @@ class DecodeCache {
   // `code` holds its bytes, of which `readable` may be read: all up to the end of the page, say.
   // At least 16 being readable is the fast case; fewer than the instruction has is a miss.
   const Instruction* find(u64 rip, CodeMode mode, const u8* code, usize readable) const {
-    const Entry& entry = entries_[slot(rip)];
+    const Entry& entry = entries_[first_place(rip)];
     if (entry.key != key(rip, mode)) [[unlikely]] {
-      return nullptr;
+      return find_in_second_place(rip, mode, code, readable);
     }
-    if (readable < 16) [[unlikely]] {
-      return find_short(entry, code, readable);
-    }
-    // Bytes past the instruction's are shifted out.
-    const u64 low = load(code);
-    if (!entry.two_words) [[likely]] {
-      return low << entry.shift == entry.bytes[0] ? &entry.instruction : nullptr;
-    }
-    const u64 high = load(code + 8) << entry.shift;
-    return low == entry.bytes[0] && high == entry.bytes[1] ? &entry.instruction : nullptr;
+    return compare(entry, code, readable);
   }
 
   // Decodes `code` (at most 15 bytes are looked at) and remembers it.
@@ -50,8 +43,13 @@ class DecodeCache {
 
   // Length of the instruction last seen there, 0 if none: how far to read when it may cross a page.
   unsigned length_at(u64 rip, CodeMode mode) const {
-    const Entry& entry = entries_[slot(rip)];
-    return entry.key == key(rip, mode) ? entry.instruction.length : 0;
+    const u64 wanted = key(rip, mode);
+    for (const Entry* entry : {&entries_[first_place(rip)], &entries_[second_place(rip)]}) {
+      if (entry->key == wanted) {
+        return entry->instruction.length;
+      }
+    }
+    return 0;
   }
 
   // The whole protocol. `fetch(linear)` gives the readable bytes from that linear address to the end of its
@@ -70,21 +68,21 @@ class DecodeCache {
     return lookup_at_page_end(rip, mode, code, fetch);
   }
 
-  void clear() { entries_ = {}; }
+  void clear() { entries_.fill(Entry{}); }
 
  private:
+  static constexpr u64 kNoKey = ~u64{0};
+
   struct alignas(64) Entry {
-    u64 key = ~u64{0};
-    u64 bytes[2] = {};  // the instruction's, the last at the top of its word
-    u8 shift = 0;       // what moves it there: 64 or 128 less 8 times the length
-    bool two_words = false;
+    u64 key = kNoKey;
+    u64 bytes[2] = {};  // the instruction's own, others zero
+    u64 mask = 0;       // of them, in the word the last one is in
     Instruction instruction{};
 
     void set_bytes(u64 low, u64 high, unsigned length) {
-      two_words = length > 8;
-      shift = static_cast<u8>((two_words ? 128 : 64) - 8 * length);
-      bytes[0] = two_words ? low : low << shift;
-      bytes[1] = two_words ? high << shift : 0;
+      mask = ~u64{0} >> (length > 8 ? 128 - 8 * length : 64 - 8 * length);
+      bytes[0] = length > 8 ? low : low & mask;
+      bytes[1] = length > 8 ? high & mask : 0;
     }
   };
   static_assert(sizeof(Entry) == 64);
@@ -92,15 +90,35 @@ class DecodeCache {
   // The upper bits of a canonical address are copies of one another, so two may go: linear addresses and
   // modes map to keys one to one. All ones is no key: a mode is never 3.
   static constexpr u64 key(u64 rip, CodeMode mode) { return (rip << 2) | static_cast<u64>(mode); }
-  static constexpr usize slot(u64 rip) { return (rip ^ (rip >> 8)) % kEntries; }
+  static constexpr usize first_place(u64 rip) { return (rip ^ (rip >> 9)) % kEntries; }
+  static constexpr usize second_place(u64 rip) {
+    return (rip * 0x9e37'79b9'7f4a'7c15) >> (64 - std::bit_width(kEntries - 1));
+  }
   static u64 load(const u8* bytes) {
     u64 word;
     __builtin_memcpy(&word, bytes, sizeof(word));
     return word;
   }
 
+  // The entry's instruction if `code` still has its bytes.
+  [[gnu::always_inline]] static const Instruction* compare(const Entry& entry, const u8* code, usize readable) {
+    if (readable < 16) [[unlikely]] {
+      return find_short(entry, code, readable);
+    }
+    const u64 low = load(code);
+    if (entry.instruction.length <= 8) [[likely]] {
+      return (low & entry.mask) == entry.bytes[0] ? &entry.instruction : nullptr;
+    }
+    return low == entry.bytes[0] && (load(code + 8) & entry.mask) == entry.bytes[1] ? &entry.instruction
+                                                                                    : nullptr;
+  }
+
   // Out of line and last, so that a hit saves no register for it.
   static const Instruction* find_short(const Entry& entry, const u8* code, usize readable);
+  const Instruction* find_in_second_place(u64 rip, CodeMode mode, const u8* code, usize readable) const;
+
+  // Where an instruction newly decoded goes; what is there goes.
+  Entry& make_room(u64 rip, CodeMode mode);
 
   template <class Fetch>
   [[gnu::noinline]] Result lookup_at_page_end(u64 rip, CodeMode mode, std::span<const u8> code,
@@ -133,6 +151,7 @@ class DecodeCache {
   }
 
   std::array<Entry, kEntries> entries_{};
+  u64 random_ = 0;
 };
 
 }  // namespace aerie::cpu
