@@ -115,13 +115,15 @@ template <L1Context C>
     interrupted_ = injected_;
     return;
   }
-  // L2 executed the instruction itself: INT n, INT3 or INTO.
-  if (interrupted_.type == cpu::EventType::software_interrupt) {
-    interrupted_.instruction_length = 2;
-  } else if (interrupted_.vector == static_cast<u8>(cpu::Exception::bp) ||
-             interrupted_.vector == static_cast<u8>(cpu::Exception::of)) {
+  // L2 executed the instruction itself: INT n, INT3 or INTO. SVM hosts tell the latter two as exceptions,
+  // TCG as software interrupts: the vector decides. (INT 3 and INT 4 in two bytes would be told as INT3 and
+  // INTO; no compiler makes them.)
+  if (interrupted_.vector == static_cast<u8>(cpu::Exception::bp) ||
+      interrupted_.vector == static_cast<u8>(cpu::Exception::of)) {
     interrupted_.type = cpu::EventType::software_exception;
     interrupted_.instruction_length = 1;
+  } else if (interrupted_.type == cpu::EventType::software_interrupt) {
+    interrupted_.instruction_length = 2;
   }
 }
 

@@ -17,6 +17,9 @@ void Vmx<C>::exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification, u32 inter
   c_.exit_instruction_length = length;
   c_.exit_instruction_info = information;
   c_.idt_vectoring_info = 0;
+  if (reason == cpu::vmx::BasicExit::triple_fault) {
+    interrupted_ = {};  // 28.2.4: not considered to occur during event delivery
+  }
   if (interrupted_.valid) [[unlikely]] {
     // 28.2.4: the event being delivered; for a software one the instruction's length.
     c_.idt_vectoring_info = cpu::vmx::interruption_info::encode(interrupted_);
