@@ -15,6 +15,7 @@ namespace {
 enum class Outcome : u8 { running, failed, skipped };
 const Case* current = nullptr;
 Outcome outcome;
+void (*case_end)() = nullptr;
 
 struct NeedCheck {
   u32 need;
@@ -182,6 +183,8 @@ u64 option(std::string_view name, u64 otherwise) {
   return otherwise;
 }
 
+void set_case_end(void (*function)()) { case_end = function; }
+
 u8 run_cases(std::span<const Case> cases, u32 needs) {
   if (option("x2apic", 0) != 0 && has_x2apic()) {
     use_x2apic();
@@ -206,6 +209,9 @@ u8 run_cases(std::span<const Case> cases, u32 needs) {
     const Fault fault = catch_fault([&] { c.run(); });
     expect_no_fault("case", fault);
     quiet_machine();
+    if (case_end != nullptr) {
+      case_end();
+    }
     memory_release(mark);
     current = nullptr;
     switch (outcome) {

@@ -48,6 +48,8 @@ struct Case {
 
 // `needs` are those of every row.
 u8 run_cases(std::span<const Case> cases, u32 needs = 0);
+// Called after each case, before its memory is given back.
+void set_case_end(void (*function)());
 
 // Within a case. All of them record; none ends the case. The first failure is the one reported,
 // further ones follow as lines that begin with two blanks.

@@ -19,6 +19,18 @@ namespace msr = cpu::msr;
 alignas(4096) u8 vmxon_page[4096];
 bool on = false;
 
+// VMCS regions of the case at hand. A processor may write an active VMCS back at any time (25.11.1), so
+// they are cleared before their memory is used for something else.
+u64 regions[160];
+unsigned region_count = 0;
+void clear_regions() {
+  vmx_on();
+  for (unsigned i = 0; i < region_count; ++i) {
+    vmclear(regions[i]);
+  }
+  region_count = 0;
+}
+
 struct ControlMsrs {
   u32 plain, true_value;
 };
@@ -92,6 +104,11 @@ void vmx_off() {
 u64 alloc_vmcs() {
   const u64 page = alloc_page();
   *page_pointer<u32>(page) = static_cast<u32>(cpu::rdmsr(msr::vmx_basic)) & 0x7fff'ffff;
+  if (region_count < 160) {
+    regions[region_count++] = page;
+  } else {
+    fail("a case with more than 160 VMCSs");
+  }
   return page;
 }
 
@@ -394,6 +411,7 @@ u8 run_vmx_cases(std::span<const Case> cases) {
     print("VMXON failed\n");
     return 2;
   }
+  set_case_end(clear_regions);
   const u8 result = run_cases(cases, vmx);
   vmx_off();
   return result;
