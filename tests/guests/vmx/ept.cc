@@ -235,6 +235,37 @@ void remapped_with_invept() {
   expect_equal("the page it does not", *page_pointer(page), 0x1111);
 }
 
+// INVEPT leaves nothing cached, and nothing is cached again before an entry with that EPTP: what L1 edits
+// in between needs no second INVEPT (teardown flushes, creation does not).
+void edited_between_invept_and_entry() {
+  Ept tables;
+  L2 l2;
+  if (!install(l2, tables)) {
+    return;
+  }
+  l2.start(serve);
+  const u64 page = alloc_page();
+  const u64 other = alloc_page();
+  *page_pointer(page) = 0x1111;
+  *page_pointer(other) = 0x2222;
+  tables.map(page, page);
+  for (unsigned round = 0; round < 3; ++round) {
+    ask(page, Access::read);
+    done(l2, "a read");
+    expect_equal("before", request.value, 0x1111);
+    tables.invalidate();
+    tables.map(page, other);
+    ask(page, Access::read);
+    done(l2, "a read after the edit");
+    expect_equal("remapped", request.value, 0x2222);
+    tables.invalidate();
+    tables.entry(page) = 0;
+    ask(page, Access::read);
+    l2.expect_exit("a read of what was taken away", BasicExit::ept_violation);
+    tables.map(page, page);
+  }
+}
+
 // A whole subtree replaced at each level.
 void subtree_replaced_with_invept() {
   Ept tables;
@@ -896,6 +927,8 @@ constexpr Case kCases[] = {
     {"absent_to_present_without_invept", "SDM vol. 3, 29.4.2", absent_to_present_without_invept},
     {"less_permissive_with_invept", "SDM vol. 3, 29.4.3.1", less_permissive_with_invept},
     {"remapped_with_invept", "SDM vol. 3, 29.4.3.1", remapped_with_invept},
+    {"edited_between_invept_and_entry", "SDM vol. 3, 29.4.2, 29.4.3.1",
+     edited_between_invept_and_entry},
     {"subtree_replaced_with_invept", "SDM vol. 3, 29.4.3.1", subtree_replaced_with_invept},
     {"two_eptps", "SDM vol. 3, 29.4.3.1", two_eptps},
     {"shared_table_two_rights", "SDM vol. 3, 29.3.3.2", shared_table_two_rights},
