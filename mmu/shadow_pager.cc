@@ -155,7 +155,12 @@ bool ShadowPager::ensure(unsigned cpu, u32 pages, u32 nodes, u32& kick) {
     kick = pool_.recycle(epochs_, cpu);
     note_changes();
   }
-  return pool_.free() >= pages && nodes_.free() >= nodes;
+  if (pool_.free() >= pages && nodes_.free() >= nodes) {
+    return true;
+  }
+  // Two processors must not wait for each other: this one runs no guest before enter_guest().
+  epochs_.leave(cpu);
+  return false;
 }
 
 void ShadowPager::reclaim(u32 pages) {
