@@ -446,6 +446,8 @@ FaultResult ShadowPager::handle_fault(unsigned cpu, const Root& root, Ngpa ngpa,
   result.gpa = walk.gpa;
   if (page_walk && host_writes && (walk.rights & ept_right::write) == 0) {
     ++stats_.walks_need_write;
+    result.qualification =
+        ept_access::read | ept_access::write | (u64{walk.rights & 7u} << 3) | bit(7);
     result.kind = FaultResult::Kind::walk_needs_write;
     return result;
   }

@@ -47,7 +47,8 @@ struct FaultResult {
     l0_owned,
     // The processor's walk of L2's tables wants to write a page that EPT12 maps read-only, which EPT12
     // without accessed and dirty flags need not allow: this host's format cannot say it (DESIGN §4, mode
-    // (f)). The walk, or the instruction, must be done by other means.
+    // (f)). The walk, or the instruction, must be done by other means. `qualification`: of the violation
+    // that L1 is due if the walk had an accessed or dirty bit of L2's entry to set.
     walk_needs_write,
     busy,              // no page can be had before the processors in `kick` have left their guests
   };

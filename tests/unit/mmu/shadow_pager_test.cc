@@ -443,6 +443,7 @@ TEST_F(ShadowPagerTest, WalksThatThisHostCannotDoAreReported) {
   const FaultResult f = access(r, 0x1008, kWalkWrite);
   EXPECT_EQ(f.kind, Kind::walk_needs_write);
   EXPECT_EQ(f.gpa.value(), 4 * kMiB + 8);
+  EXPECT_EQ(f.qualification, 0x83u | 1 << 3);
   EXPECT_EQ(access(r, 0x2008, kWalkWrite).kind, Kind::mapped);
   Root& ad = use(eptp(0, true));
   EXPECT_EQ(access(ad, 0x1008, kWalkWrite).qualification, 0x83u | 1 << 3);
