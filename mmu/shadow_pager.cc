@@ -25,6 +25,8 @@ bool ShadowPager::init(PageAllocator& allocator, L1Memory& memory, HostMap& host
   host_ = &host;
   context_ = context;
   eager_entries_ = options.eager_entries;
+  epoch_advanced_ = options.epoch_advanced;
+  epoch_listener_ = options.who;
   const u32 pages = std::max(options.pages, u32{128});
   if (!pool_.init(allocator, pages) || !nodes_.init(allocator, pages * 128) ||
       !leaves_.init(allocator, pages * 4)) {
@@ -56,7 +58,7 @@ void ShadowPager::evict(Root& root) {
     pool_[n].roots &= ~bit(root.index);
   }
   root.page = ShadowPool::kNone;
-  epochs_.advance();  // whoever tags translations by the root's index starts afresh
+  advance_epoch();  // whoever tags translations by the root's index starts afresh
 }
 
 // A root that is nobody's, or the one that was not looked up for the longest time. Between a processor
@@ -183,7 +185,7 @@ void ShadowPager::reclaim(u32 pages) {
     ++stats_.reclaimed;
   }
   closed_pages_.store(unsync_.protected_pages(), std::memory_order_relaxed);
-  epochs_.advance();
+  advance_epoch();
 }
 
 void ShadowPager::trim(unsigned cpu, u32 pages) {
@@ -391,6 +393,13 @@ bool ShadowPager::writable_by_l2(u64 frame) const {
   return writable;
 }
 
+void ShadowPager::advance_epoch() {
+  epochs_.advance();
+  if (epoch_advanced_ != nullptr) {
+    epoch_advanced_(epoch_listener_);
+  }
+}
+
 // Something left these roots: what was derived from them (mmu/walk_cache.h) counts no more.
 void ShadowPager::note_changes() {
   for (u64 left = changed_roots_; left != 0; left &= left - 1) {
@@ -550,7 +559,7 @@ void ShadowPager::invalidate(unsigned cpu, u64 roots) {
     }
   });
   if (advance) {
-    epochs_.advance();
+    advance_epoch();
     closed_pages_.store(unsync_.protected_pages(), std::memory_order_relaxed);
   }
   changed_roots_ |= roots;

@@ -73,6 +73,10 @@ class ShadowPager {
     // How many entries one INVEPT compares at once; beyond that the rest is put off to the faults that
     // need it. At 45 instructions an entry: 1.5 million.
     u32 eager_entries = 32768;
+    // Called (under the pager's lock) whenever enter_guest() has become due on every processor, for those
+    // who would rather post a request to each than call it before every entry.
+    void (*epoch_advanced)(void* who) = nullptr;
+    void* who = nullptr;
   };
   struct Stats {
     u64 faults, mapped, violations, misconfigurations, l0_owned, walks_need_write, busy;
@@ -122,7 +126,8 @@ class ShadowPager {
 
   // L1 (running on the host map) faulted writing a page that is present there. True: run it again.
   bool l1_write_fault(Gpa gpa);
-  // Before every entry into a guest, L1 or L2. True: flush everything.
+  // Before a processor's first entry into a guest, L1 or L2, and then before every one (or every one
+  // after Options::epoch_advanced was called). True: flush everything.
   bool enter_guest(unsigned cpu) { return epochs_.enter(cpu); }
   // The processor halts in L0, or waits for SIPI.
   void leave_guest(unsigned cpu) { epochs_.leave(cpu); }
@@ -182,6 +187,7 @@ class ShadowPager {
   void invalidate(unsigned cpu, u64 roots);
   void put_off(u64 roots);
   void note_changes();
+  void advance_epoch();
   static bool is_leaf(u64 entry, unsigned level) { return level == 1 || (entry & npt::large) != 0; }
 
   SpinLock lock_;
@@ -195,6 +201,8 @@ class ShadowPager {
   UnsyncList unsync_;
   std::atomic<u32> closed_pages_{0};  // unsync_.protected_pages(), for those without the lock
   Epochs epochs_;
+  void (*epoch_advanced_)(void*) = nullptr;
+  void* epoch_listener_ = nullptr;
   std::array<Root, kMaxRoots> roots_{};
   std::array<CpuState, kMaxCpus> cpus_{};
   u64 last_generation_ = 0;

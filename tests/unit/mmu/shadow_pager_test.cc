@@ -552,6 +552,24 @@ TEST_F(ShadowPagerTest, PagesWaitForProcessorsThatMayKnowThem) {
   EXPECT_EQ(access(r, i * 2 * kMiB, kWrite).kind, Kind::mapped);
 }
 
+TEST_F(ShadowPagerTest, WhoAsksIsToldOfEpochs) {
+  pager = std::make_unique<ShadowPager>();
+  int told = 0;
+  ASSERT_TRUE(pager->init(arena.allocator, arena.memory, host, {},
+                          {.pages = 128, .epoch_advanced = [](void* who) { ++*static_cast<int*>(who); }, .who = &told}));
+  map();
+  pager->enter_guest(0);
+  access(use(eptp()), 0x1000, kWrite);
+  pager->invept_single(0, eptp());
+  EXPECT_EQ(told, 0);
+  EXPECT_FALSE(pager->enter_guest(0));
+  pager->invept_single(0, eptp());  // closes all four tables
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(pager->enter_guest(0));
+  pager->trim(0, 1);
+  EXPECT_EQ(told, 2);
+}
+
 TEST_F(ShadowPagerTest, NeighboursAreFilledInWithALeaf) {
   map();
   arena.word(pt, 10) = 0;
