@@ -353,7 +353,7 @@ void Vcpu::power_up(unsigned apic_id, bool bootstrap) {
   if (bootstrap) {
     apic.adopt(firmware);
   }
-  msrs.power_up(machine.msr_policy, cpu::rdmsr);
+  msrs.power_up(machine.msr_policy);
   update_cpuid();
 }
 

@@ -78,6 +78,13 @@ void MsrPolicy::init(const CpuidPolicy& cpuid, const MsrHost& host) {
       bounds = {1, 0};
     }
   }
+  for (usize i = 0; i < kCount; ++i) {
+    if (kRows[i].from_host) {
+      for (u32 index = bounds_[i].first; index <= bounds_[i].last; ++index) {
+        firmware_[firmware_slot(i) + (index - kRows[i].first)] = host.read(index);
+      }
+    }
+  }
   set(msr_table::row_number(m::arch_capabilities),
       cpuid.host_is_emulator() ? arch_cap::emulator : arch_cap::amd_host);
   constexpr unsigned kRatioShift = 8;
@@ -130,21 +137,17 @@ void MsrPolicy::fill_svm_map(std::span<u8, kSvmMapSize> map) const {
   }
 }
 
-void VcpuMsrs::power_up(const MsrPolicy& policy, u64 (*hardware_read)(u32 index)) {
+void VcpuMsrs::power_up(const MsrPolicy& policy) {
   policy_ = &policy;
   tsc_adjust_ = 0;
   debugctl_ = 0;
   known_ = {};
   remembered_ = {};
   for (usize i = 0; i < kCount; ++i) {
-    const MsrRow& row = kRows[i];
-    if (row.home != MsrHome::stored) {
-      continue;
-    }
-    for (u32 index = row.first; index <= row.last; ++index) {
-      const bool exists = policy.find(index) == i;
-      value_at(static_cast<u8>(i), index) =
-          exists && row.from_host ? hardware_read(index) : policy.initial(i);
+    if (kRows[i].home == MsrHome::stored) {
+      for (u32 index = kRows[i].first; index <= kRows[i].last; ++index) {
+        value_at(static_cast<u8>(i), index) = policy.initial(i, index);
+      }
     }
   }
 }

@@ -1,7 +1,7 @@
 // RDMSR and WRMSR of L1, by the table in msr_table.h.
 //
 //   MsrPolicy policy;  policy.init(cpuid_policy, host);        once
-//   VcpuMsrs msrs;     msrs.power_up(policy, hardware_read);   one a vCPU, on its own processor
+//   VcpuMsrs msrs;     msrs.power_up(policy);                  one a vCPU
 //   std::optional<u64> value = msrs.read(context, index);      in the exit handlers; nothing:
 //   #GP(0) bool legal = msrs.write(context, index, value);            false: #GP(0)
 #pragma once
@@ -49,7 +49,8 @@ concept MsrContext = requires(C c, u32 index, u64 value, bool on) {
 
 // What the processor underneath does, as far as MSRs are concerned.
 struct MsrHost {
-  u64 (*read)(u32 index) = nullptr;  // RDMSR of an MSR the host is known to have
+  // RDMSR of an MSR the host is known to have, on the bootstrap processor.
+  u64 (*read)(u32 index) = nullptr;
   // WRMSR of a value that MsrCheck refuses is #GP there too. TCG checks nothing: then such writes
   // exit.
   bool checks_values = false;
@@ -63,8 +64,13 @@ class MsrPolicy {
 
   // The row that L1's processor has for `index`, or kNone. Linear: VcpuMsrs remembers.
   u8 find(u32 index) const;
-  // Power-up value, or the constant.
-  u64 initial(usize row) const { return initial_[row]; }
+  // Power-up value, or the constant. Where firmware has set it up, what it left on the bootstrap
+  // processor, for all: a processor may forget its own when Aerie starts it (QEMU's INIT clears
+  // MTRRs).
+  u64 initial(usize row, u32 index) const {
+    const MsrRow& r = msr_table::kRows[row];
+    return r.from_host ? firmware_[firmware_slot(row) + (index - r.first)] : initial_[row];
+  }
   Vendor vendor() const { return vendor_; }
   unsigned physical_bits() const { return physical_bits_; }
   unsigned linear_bits() const { return linear_bits_; }
@@ -81,8 +87,11 @@ class MsrPolicy {
   struct Bounds {
     u32 first, last;
   };
+  static constexpr usize firmware_slot(usize row) { return msr_table::kHostSlots[row]; }
+
   std::array<Bounds, msr_table::kCount> bounds_{};  // of a row L1 lacks: none
   std::array<u64, msr_table::kCount> initial_{};
+  std::array<u64, msr_table::kFromHost> firmware_{};
   MsrHost host_{};
   Vendor vendor_ = Vendor::intel;
   unsigned physical_bits_ = 36;
@@ -91,8 +100,8 @@ class MsrPolicy {
 
 class VcpuMsrs {
  public:
-  // Before the vCPU runs, on its own processor.
-  void power_up(const MsrPolicy& policy, u64 (*hardware_read)(u32 index));
+  // Before the vCPU runs.
+  void power_up(const MsrPolicy& policy);
 
   template <MsrContext C>
   std::optional<u64> read(C& context, u32 index);
@@ -163,7 +172,7 @@ std::optional<u64> VcpuMsrs::read(C& context, u32 index) {
     case MsrHome::stored:
       return value_at(row, index);
     default:
-      return policy_->initial(row);
+      return policy_->initial(row, index);
   }
 }
 

@@ -519,16 +519,21 @@ inline constexpr MsrRow kRows[] = {
 inline constexpr usize kCount = std::size(kRows);
 static_assert(kCount < 0xff);
 
-// Where in a vCPU's store each stored row's values begin.
-inline constexpr auto kSlots = [] {
+// Where in a vCPU's store the values of each `stored` row begin, and in the policy's those that
+// come from firmware.
+template <class Predicate>
+consteval auto slots_of(Predicate has_slots) {
   std::array<u16, kCount + 1> slots{};
   for (usize i = 0; i < kCount; ++i) {
-    const usize values = kRows[i].home == stored ? kRows[i].last - kRows[i].first + 1 : 0;
+    const usize values = has_slots(kRows[i]) ? kRows[i].last - kRows[i].first + 1 : 0;
     slots[i + 1] = static_cast<u16>(slots[i] + values);
   }
   return slots;
-}();
+}
+inline constexpr auto kSlots = slots_of([](const MsrRow& r) { return r.home == stored; });
+inline constexpr auto kHostSlots = slots_of([](const MsrRow& r) { return r.from_host; });
 inline constexpr usize kStored = kSlots[kCount];
+inline constexpr usize kFromHost = kHostSlots[kCount];
 
 // The row of an MSR, for code that means one: whichever vendor's comes first.
 consteval usize row_number(u32 index) {

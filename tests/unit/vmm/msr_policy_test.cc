@@ -83,7 +83,7 @@ class Msr : public ::testing::Test {
     EXPECT_EQ(parse_feature_list(hide, c.hidden), "");
     cpuid_.init(c);
     policy_.init(cpuid_, {.read = host_read, .checks_values = host_checks});
-    msrs_.power_up(policy_, host_read);
+    msrs_.power_up(policy_);
     vcpu_.cr.init(cpuid_);
   }
   std::optional<u64> read(u32 index) { return msrs_.read(vcpu_, index); }
