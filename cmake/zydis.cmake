@@ -1,14 +1,15 @@
-# Zydis, the decoder behind cpu/decode, built from Debian's source package: Debian ships no static library
-# of it, and the hypervisor needs it freestanding.
+# Zydis, the decoder behind cpu/decode, built from Debian's source package: Debian ships no static
+# library of it, and the hypervisor needs it freestanding.
 #
 # The source is fetched once into <source>/build/zydis, which both presets share, by
-# `apt-get source --download-only` with a deb-src list of its own in a temporary directory (a stock Debian
-# has deb lists only; nothing of the system's apt configuration is changed). Version and hash are pinned.
+# `apt-get source --download-only` with a deb-src list of its own in a temporary directory (a stock
+# Debian has deb lists only; nothing of the system's apt configuration is changed). Version and hash
+# are pinned.
 #
 #   aerie_zydis   the library, with its headers' include path
 #
-# A machine without network: put the package's zydis_4.0.0.orig.tar.gz into <source>/build/zydis, or name
-# it with -DAERIE_ZYDIS_TARBALL=FILE.
+# A machine without network: put the package's zydis_4.0.0.orig.tar.gz into <source>/build/zydis, or
+# name it with -DAERIE_ZYDIS_TARBALL=FILE.
 
 set(AERIE_ZYDIS_VERSION 4.0.0-1)
 set(AERIE_ZYDIS_SHA256 e990107f80c62afc1deb51de230023a1098db801b8ea6bf483e296d45459e234)

@@ -11,7 +11,8 @@ const Instruction* DecodeCache::find_short(const Entry& entry, const u8* code, u
   std::memcpy(copy, code, length);
   Entry now;
   now.set_bytes(load(copy), load(copy + 8), length);
-  return now.bytes[0] == entry.bytes[0] && now.bytes[1] == entry.bytes[1] ? &entry.instruction : nullptr;
+  return now.bytes[0] == entry.bytes[0] && now.bytes[1] == entry.bytes[1] ? &entry.instruction
+                                                                          : nullptr;
 }
 
 const Instruction* DecodeCache::find_in_second_place(u64 rip, CodeMode mode, const u8* code,
@@ -20,8 +21,9 @@ const Instruction* DecodeCache::find_in_second_place(u64 rip, CodeMode mode, con
   return entry.key == key(rip, mode) ? compare(entry, code, readable) : nullptr;
 }
 
-// A hit writes nothing, so which of two entries is still in use is not known. Chance decides: hot ones that
-// throw each other out end up apart, where a fixed rule can keep two of them changing places for ever.
+// A hit writes nothing, so which of two entries is still in use is not known. Chance decides: hot
+// ones that throw each other out end up apart, where a fixed rule can keep two of them changing
+// places for ever.
 DecodeCache::Entry& DecodeCache::make_room(u64 rip, CodeMode mode) {
   const u64 wanted = key(rip, mode);
   Entry& first = entries_[first_place(rip)];
@@ -32,7 +34,8 @@ DecodeCache::Entry& DecodeCache::make_room(u64 rip, CodeMode mode) {
   if (first.key == kNoKey || second.key == kNoKey) {
     return first.key == kNoKey ? first : second;
   }
-  // The first place, where a hit is cheaper, three times in four. Multiplier and increment: Knuth's MMIX.
+  // The first place, where a hit is cheaper, three times in four. Multiplier and increment: Knuth's
+  // MMIX.
   random_ = random_ * 6364136223846793005 + 1442695040888963407;
   return random_ >> 62 != 0 ? first : second;
 }

@@ -1,10 +1,11 @@
-// Exit sites (DESIGN §3): what the instruction at an address was when last seen there. A hit compares the
-// instruction's own bytes with the ones in memory now, so a guest that rewrites its code is a miss, never a
-// wrong answer; nothing has to be invalidated.
+// Exit sites (DESIGN §3): what the instruction at an address was when last seen there. A hit
+// compares the instruction's own bytes with the ones in memory now, so a guest that rewrites its
+// code is a miss, never a wrong answer; nothing has to be invalidated.
 //
-// One table a processor, no lock. A hit costs about 25 instructions, a miss a Zydis decode (decoder.h):
-// forty times as much, so each address has two places in the table, by unrelated hashes. Sites that are hot
-// together (the VMREADs of one hypervisor's exit path) and once met in one place drift apart, and stay.
+// One table a processor, no lock. A hit costs about 25 instructions, a miss a Zydis decode
+// (decoder.h): forty times as much, so each address has two places in the table, by unrelated
+// hashes. Sites that are hot together (the VMREADs of one hypervisor's exit path) and once met in
+// one place drift apart, and stay.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +28,10 @@ class DecodeCache {
     DecodeStatus status;
   };
 
-  // The instruction at linear address `rip` when it is known and its bytes have not changed, else nullptr.
-  // `code` holds its bytes, of which `readable` may be read: all up to the end of the page, say.
-  // At least 16 being readable is the fast case; fewer than the instruction has is a miss.
+  // The instruction at linear address `rip` when it is known and its bytes have not changed, else
+  // nullptr. `code` holds its bytes, of which `readable` may be read: all up to the end of the
+  // page, say. At least 16 being readable is the fast case; fewer than the instruction has is a
+  // miss.
   const Instruction* find(u64 rip, CodeMode mode, const u8* code, usize readable) const {
     const Entry& entry = entries_[first_place(rip)];
     if (entry.key != key(rip, mode)) [[unlikely]] {
@@ -52,10 +54,10 @@ class DecodeCache {
     return 0;
   }
 
-  // The whole protocol. `fetch(linear)` gives the readable bytes from that linear address to the end of its
-  // page, as a std::span<const u8>; an empty one where no byte may be read (not RAM or ROM, not mapped).
-  // The second page is fetched only for an instruction that reaches into it. With `incomplete` it could
-  // not be.
+  // The whole protocol. `fetch(linear)` gives the readable bytes from that linear address to the
+  // end of its page, as a std::span<const u8>; an empty one where no byte may be read (not RAM or
+  // ROM, not mapped). The second page is fetched only for an instruction that reaches into it. With
+  // `incomplete` it could not be.
   template <class Fetch>
   Result lookup(u64 rip, CodeMode mode, Fetch&& fetch) {
     const std::span<const u8> code = fetch(rip);
@@ -87,8 +89,8 @@ class DecodeCache {
   };
   static_assert(sizeof(Entry) == 64);
 
-  // The upper bits of a canonical address are copies of one another, so two may go: linear addresses and
-  // modes map to keys one to one. All ones is no key: a mode is never 3.
+  // The upper bits of a canonical address are copies of one another, so two may go: linear
+  // addresses and modes map to keys one to one. All ones is no key: a mode is never 3.
   static constexpr u64 key(u64 rip, CodeMode mode) { return (rip << 2) | static_cast<u64>(mode); }
   static constexpr usize first_place(u64 rip) { return (rip ^ (rip >> 9)) % kEntries; }
   static constexpr usize second_place(u64 rip) {
@@ -101,7 +103,8 @@ class DecodeCache {
   }
 
   // The entry's instruction if `code` still has its bytes.
-  [[gnu::always_inline]] static const Instruction* compare(const Entry& entry, const u8* code, usize readable) {
+  [[gnu::always_inline]] static const Instruction* compare(const Entry& entry, const u8* code,
+                                                           usize readable) {
     if (readable < 16) [[unlikely]] {
       return find_short(entry, code, readable);
     }
@@ -109,13 +112,15 @@ class DecodeCache {
     if (entry.instruction.length <= 8) [[likely]] {
       return (low & entry.mask) == entry.bytes[0] ? &entry.instruction : nullptr;
     }
-    return low == entry.bytes[0] && (load(code + 8) & entry.mask) == entry.bytes[1] ? &entry.instruction
-                                                                                    : nullptr;
+    return low == entry.bytes[0] && (load(code + 8) & entry.mask) == entry.bytes[1]
+               ? &entry.instruction
+               : nullptr;
   }
 
   // Out of line and last, so that a hit saves no register for it.
   static const Instruction* find_short(const Entry& entry, const u8* code, usize readable);
-  const Instruction* find_in_second_place(u64 rip, CodeMode mode, const u8* code, usize readable) const;
+  const Instruction* find_in_second_place(u64 rip, CodeMode mode, const u8* code,
+                                          usize readable) const;
 
   // Where an instruction newly decoded goes; what is there goes.
   Entry& make_room(u64 rip, CodeMode mode);

@@ -1,10 +1,11 @@
-// Zydis finds the instruction, its length and its parts; what they mean is said here, by opcode as the
-// manuals' opcode maps do (SDM vol. 2, appendix A; APM vol. 3, appendix A). Zydis' own operand decoding is
-// not used: it would double the cost.
+// Zydis finds the instruction, its length and its parts; what they mean is said here, by opcode as
+// the manuals' opcode maps do (SDM vol. 2, appendix A; APM vol. 3, appendix A). Zydis' own operand
+// decoding is not used: it would double the cost.
 #include "cpu/decode/decoder.h"
 
 #include <Zydis/Decoder.h>
 
+#include <algorithm>
 #include <array>
 
 namespace aerie::cpu {
@@ -15,8 +16,8 @@ struct Name {
   Op op;
 };
 
-// What is missing here is Op::other. Mnemonics that stand for several Ops (MOV, POP) are told apart by
-// opcode in op_of().
+// What is missing here is Op::other. Mnemonics that stand for several Ops (MOV, POP) are told apart
+// by opcode in op_of().
 constexpr Name kNames[] = {
     {ZYDIS_MNEMONIC_CPUID, Op::cpuid}, {ZYDIS_MNEMONIC_HLT, Op::hlt},
     {ZYDIS_MNEMONIC_RDMSR, Op::rdmsr}, {ZYDIS_MNEMONIC_WRMSR, Op::wrmsr},
@@ -94,11 +95,13 @@ constexpr auto kOps = [] {
   return table;
 }();
 
-// The prefixes, as the bytes before the opcode say. Of those that exclude each other the last counts; in
-// 64-bit mode the segment overrides but FS and GS are ignored (SDM vol. 2, 2.1.1; vol. 1, 3.3.7.1).
+// The prefixes, as the bytes before the opcode say. Of those that exclude each other the last
+// counts; in 64-bit mode the segment overrides but FS and GS are ignored (SDM vol. 2, 2.1.1; vol.
+// 1, 3.3.7.1).
 void read_prefixes(const ZydisDecodedInstruction& z, CodeMode mode, Instruction& result) {
   const auto segment_is = [&](SegmentRegister segment) {
-    if (mode != CodeMode::bits64 || segment == SegmentRegister::fs || segment == SegmentRegister::gs) {
+    if (mode != CodeMode::bits64 || segment == SegmentRegister::fs ||
+        segment == SegmentRegister::gs) {
       result.segment = segment;
       result.flags |= Instruction::kSegmentOverride;
     }
@@ -130,7 +133,8 @@ struct Rex {
 };
 
 Rex rex_of(const ZydisDecodedInstruction& z) {
-  if (z.encoding != ZYDIS_INSTRUCTION_ENCODING_LEGACY || (z.attributes & ZYDIS_ATTRIB_HAS_REX) == 0) {
+  if (z.encoding != ZYDIS_INSTRUCTION_ENCODING_LEGACY ||
+      (z.attributes & ZYDIS_ATTRIB_HAS_REX) == 0) {
     return {};
   }
   return {static_cast<u8>(z.raw.rex.R << 3), static_cast<u8>(z.raw.rex.X << 3),
@@ -168,7 +172,7 @@ void read_memory_operand(const ZydisDecodedInstruction& z, const Rex& rex, CodeM
   } else {
     result.base = static_cast<u8>(modrm.rm | rex.b);
   }
-  if ((result.flags & Instruction::kSegmentOverride) == 0 && (result.base == rbp || result.base == rsp)) {
+  if (!result.segment_override() && (result.base == rbp || result.base == rsp)) {
     result.segment = SegmentRegister::ss;
   }
 }
@@ -194,7 +198,8 @@ Op op_of(const ZydisDecodedInstruction& z) {
   if (op == Op::movs && z.opcode_map != ZYDIS_OPCODE_MAP_DEFAULT) {
     return Op::other;  // SSE2's MOVSD
   }
-  if (z.mnemonic == ZYDIS_MNEMONIC_POP && z.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT && z.opcode == 0x17) {
+  if (z.mnemonic == ZYDIS_MNEMONIC_POP && z.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT &&
+      z.opcode == 0x17) {
     return Op::pop_ss;
   }
   return op;
@@ -229,7 +234,8 @@ Shape shape_of_primary(u8 opcode, u8 extension) {
   switch (opcode) {
     case 0x63: case 0x8a: case 0x8b: case 0x8e: return {Form::reg_rm};
     case 0x80: case 0x81: case 0x82: case 0x83: case 0xc6: case 0xc7: return {Form::rm_imm};
-    case 0x84: case 0x85: case 0x86: case 0x87: case 0x88: case 0x89: case 0x8c: return {Form::rm_reg};
+    case 0x84: case 0x85: case 0x86: case 0x87: case 0x88: case 0x89: case 0x8c:
+      return {Form::rm_reg};
     case 0xa0: case 0xa1: return {.form = Form::reg_rm, .moffs = true};
     case 0xa2: case 0xa3: return {.form = Form::rm_reg, .moffs = true};
     case 0xa8: case 0xa9: return {.form = Form::rm_imm, .accumulator = true};
@@ -243,10 +249,10 @@ Shape shape_of_primary(u8 opcode, u8 extension) {
 Shape shape_of_0f(u8 opcode) {
   switch (opcode) {
     case 0x00: case 0x01: case 0xae: case 0xc7: return {Form::rm};
-    case 0x20: case 0x21: case 0x78: case 0xa3: case 0xab: case 0xb0: case 0xb1: case 0xb3: case 0xbb:
-    case 0xc0: case 0xc1: case 0xc3: return {Form::rm_reg};
-    case 0x22: case 0x23: case 0x79: case 0xb6: case 0xb7: case 0xbe: case 0xbf: case 0xb9: case 0xff:
-      return {Form::reg_rm};
+    case 0x20: case 0x21: case 0x78: case 0xa3: case 0xab: case 0xb0: case 0xb1: case 0xb3:
+    case 0xbb: case 0xc0: case 0xc1: case 0xc3: return {Form::rm_reg};
+    case 0x22: case 0x23: case 0x79: case 0xb6: case 0xb7: case 0xbe: case 0xbf: case 0xb9:
+    case 0xff: return {Form::reg_rm};
     case 0xba: return {Form::rm_imm};
     default: return {Form::none};
   }
@@ -277,9 +283,9 @@ bool is_byte_operation(const ZydisDecodedInstruction& z) {
     return opcode < 0xb8;
   }
   switch (opcode) {
-    case 0x6c: case 0x6e: case 0x80: case 0x82: case 0x84: case 0x86: case 0x88: case 0x8a: case 0xa0:
-    case 0xa2: case 0xa4: case 0xa8: case 0xaa: case 0xac: case 0xc6: case 0xe4: case 0xe6: case 0xec:
-    case 0xee: case 0xf6: case 0xfe: return true;
+    case 0x6c: case 0x6e: case 0x80: case 0x82: case 0x84: case 0x86: case 0x88: case 0x8a:
+    case 0xa0: case 0xa2: case 0xa4: case 0xa8: case 0xaa: case 0xac: case 0xc6: case 0xe4:
+    case 0xe6: case 0xec: case 0xee: case 0xf6: case 0xfe: return true;
     default: return false;
   }
 }
@@ -293,14 +299,17 @@ u8 operand_size_of(const ZydisDecodedInstruction& z, Op op, CodeMode mode) {
   switch (op) {
     // These don't look at the operand-size prefix.
     case Op::mov_to_cr: case Op::mov_from_cr: case Op::mov_to_dr: case Op::mov_from_dr:
-    case Op::vmread: case Op::vmwrite: case Op::invept: case Op::invvpid: case Op::invpcid: return native;
-    case Op::vmxon: case Op::vmclear: case Op::vmptrld: case Op::vmptrst: case Op::cmpxchg8b: return 8;
+    case Op::vmread: case Op::vmwrite: case Op::invept: case Op::invvpid: case Op::invpcid:
+      return native;
+    case Op::vmxon: case Op::vmclear: case Op::vmptrld: case Op::vmptrst: case Op::cmpxchg8b:
+      return 8;
     case Op::cmpxchg16b: return 16;
     case Op::lmsw: case Op::lldt: case Op::ltr: case Op::mov_to_segment: return 2;
     // To memory, these write a selector or the low half of CR0: two bytes.
     case Op::smsw: case Op::sldt: case Op::str: case Op::mov_from_segment:
       return z.raw.modrm.mod == 3 ? size : u8{2};
-    case Op::lgdt: case Op::lidt: case Op::sgdt: case Op::sidt: return mode == CodeMode::bits64 ? u8{8} : size;
+    case Op::lgdt: case Op::lidt: case Op::sgdt: case Op::sidt:
+      return mode == CodeMode::bits64 ? u8{8} : size;
     case Op::in: case Op::out: case Op::ins: case Op::outs:
       return is_byte_operation(z) ? u8{1} : size > 4 ? u8{4} : size;
     default: return is_byte_operation(z) ? u8{1} : size;
@@ -309,8 +318,8 @@ u8 operand_size_of(const ZydisDecodedInstruction& z, Op op, CodeMode mode) {
 
 // Without a REX prefix, byte registers 4-7 are AH, CH, DH, BH.
 u8 register_number(unsigned number, unsigned size, bool rex) {
-  return static_cast<u8>(size == 1 && !rex && number >= 4 && number < 8 ? kHighByteRegister + number - 4
-                                                                        : number);
+  const bool high = size == 1 && !rex && number >= 4 && number < 8;
+  return static_cast<u8>(high ? kHighByteRegister + number - 4 : number);
 }
 
 SimpleAccess simple_access_of(const Instruction& i) {
@@ -324,7 +333,10 @@ SimpleAccess simple_access_of(const Instruction& i) {
   if (i.op == Op::mov && i.form == Form::rm_reg && i.reg < kHighByteRegister) {
     return SimpleAccess::store_register;
   }
-  return i.op == Op::mov && i.form == Form::rm_imm ? SimpleAccess::store_immediate : SimpleAccess::none;
+  if (i.op == Op::mov && i.form == Form::rm_imm) {
+    return SimpleAccess::store_immediate;
+  }
+  return SimpleAccess::none;
 }
 
 void translate(const ZydisDecodedInstruction& z, CodeMode mode, Instruction& result) {
@@ -339,7 +351,8 @@ void translate(const ZydisDecodedInstruction& z, CodeMode mode, Instruction& res
   result.reg = result.rm = result.base = result.index = kNoRegister;
   read_prefixes(z, mode, result);
   if (z.raw.imm[0].size != 0) {
-    result.immediate = z.raw.imm[0].is_signed ? z.raw.imm[0].value.s : static_cast<i64>(z.raw.imm[0].value.u);
+    const auto& value = z.raw.imm[0].value;
+    result.immediate = z.raw.imm[0].is_signed ? value.s : static_cast<i64>(value.u);
   }
 
   const bool legacy = z.encoding == ZYDIS_INSTRUCTION_ENCODING_LEGACY;
@@ -366,7 +379,8 @@ void translate(const ZydisDecodedInstruction& z, CodeMode mode, Instruction& res
   }
   if (result.op == Op::movzx || result.op == Op::movsx) {
     const bool movsxd = z.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT;
-    result.source_size = movsxd ? (result.operand_size == 2 ? u8{2} : u8{4}) : (z.opcode & 1) != 0 ? u8{2} : u8{1};
+    const u8 of_movsxd = result.operand_size == 2 ? 2 : 4;
+    result.source_size = movsxd ? of_movsxd : (z.opcode & 1) != 0 ? u8{2} : u8{1};
   }
   if (shape.moffs) {
     result.flags |= Instruction::kMemory;
@@ -380,7 +394,8 @@ void translate(const ZydisDecodedInstruction& z, CodeMode mode, Instruction& res
   } else if (shape.accumulator) {
     result.rm = static_cast<u8>(Gpr::rax);
   } else if (has_modrm) {
-    // Segment, control and debug registers are never the byte registers 4-7: their operand is wider.
+    // Segment, control and debug registers are never the byte registers 4-7: their operand is
+    // wider.
     result.reg = register_number(z.raw.modrm.reg | rex.r, result.operand_size, rex.present);
     if (result.op == Op::mov_to_segment || result.op == Op::mov_from_segment) {
       result.reg = z.raw.modrm.reg;  // REX.R is ignored for segment registers
@@ -413,7 +428,7 @@ DecodeStatus decode_instruction(CodeMode mode, std::span<const u8> bytes, Instru
   ZydisDecoderEnableMode(&decoder, ZYDIS_DECODER_MODE_MINIMAL, ZYAN_TRUE);
 
   ZydisDecodedInstruction z;
-  const usize available = bytes.size() < kMaxInstructionLength ? bytes.size() : kMaxInstructionLength;
+  const usize available = std::min(bytes.size(), usize{kMaxInstructionLength});
   const ZyanStatus status =
       ZydisDecoderDecodeInstruction(&decoder, nullptr, bytes.data(), available, &z);
   if (ZYAN_SUCCESS(status)) {
@@ -423,7 +438,8 @@ DecodeStatus decode_instruction(CodeMode mode, std::span<const u8> bytes, Instru
   if (status == ZYDIS_STATUS_NO_MORE_DATA) {
     return bytes.size() < kMaxInstructionLength ? DecodeStatus::incomplete : DecodeStatus::too_long;
   }
-  return status == ZYDIS_STATUS_INSTRUCTION_TOO_LONG ? DecodeStatus::too_long : DecodeStatus::invalid;
+  return status == ZYDIS_STATUS_INSTRUCTION_TOO_LONG ? DecodeStatus::too_long
+                                                     : DecodeStatus::invalid;
 }
 
 }  // namespace aerie::cpu

@@ -16,8 +16,8 @@ enum class DecodeStatus : u8 {
   too_long,    // #GP: more than 15 bytes
 };
 
-// Decodes the instruction at the start of `bytes`; reads no byte past its end. `result` is written only
-// with ok.
+// Decodes the instruction at the start of `bytes`; reads no byte past its end. `result` is written
+// only with ok.
 DecodeStatus decode_instruction(CodeMode mode, std::span<const u8> bytes, Instruction& result);
 
 }  // namespace aerie::cpu

@@ -1,6 +1,7 @@
-// Which exit an instruction causes when it is intercepted, and so whether what was decoded at the guest's
-// RIP can be what exited. It need not be: the guest may have rewritten its code in between, and the cache
-// of a page's translation may lag behind. Then the instruction is run again (DESIGN §3).
+// Which exit an instruction causes when it is intercepted, and so whether what was decoded at the
+// guest's RIP can be what exited. It need not be: the guest may have rewritten its code in between,
+// and the cache of a page's translation may lag behind. Then the instruction is run again (DESIGN
+// §3).
 #pragma once
 
 #include <array>
@@ -54,14 +55,15 @@ inline constexpr auto kReasons = [] {
 }();
 }  // namespace exit_match_detail
 
-// The exit an instruction causes by its name alone; `unknown` for one that has none (VMX instructions
-// arrive as #UD).
+// The exit an instruction causes by its name alone; `unknown` for one that has none (VMX
+// instructions arrive as #UD).
 constexpr ExitReason exit_reason_of(Op op) {
   return exit_match_detail::kReasons[static_cast<usize>(op)];
 }
 
-// Whether `op` can have caused an instruction exit that the processor reported as `reported`. INVD reported
-// as WBINVD and RDTSCP as RDTSC are TCG's doing (FACTS): exit_reason_of(op) then says what it should be.
+// Whether `op` can have caused an instruction exit that the processor reported as `reported`. INVD
+// reported as WBINVD and RDTSCP as RDTSC are TCG's doing (FACTS): exit_reason_of(op) then says what
+// it should be.
 constexpr bool exit_fits(ExitReason reported, Op op) {
   const ExitReason own = exit_reason_of(op);
   if (own == reported) [[likely]] {

@@ -22,15 +22,15 @@ enum class Op : u8 {
   other,  // decoded, of no interest by name: its length and its memory operand are still right
   // Exits
   cpuid, hlt, rdmsr, wrmsr, rdtsc, rdtscp, rdpmc, rdpru, rdpid, rdrand, rdseed,
-  invd, wbinvd, wbnoinvd, invlpg, invlpga, invpcid, pause, monitor, mwait, monitorx, mwaitx, umonitor,
-  umwait, tpause, xsetbv, xgetbv, xsaves, xrstors, swapgs, encls, pconfig, rsm,
+  invd, wbinvd, wbnoinvd, invlpg, invlpga, invpcid, pause, monitor, mwait, monitorx, mwaitx,
+  umonitor, umwait, tpause, xsetbv, xgetbv, xsaves, xrstors, swapgs, encls, pconfig, rsm,
   in, out, ins, outs,
   mov_to_cr, mov_from_cr, mov_to_dr, mov_from_dr, clts, lmsw, smsw,
   lgdt, lidt, sgdt, sidt, lldt, ltr, sldt, str,
   int3, into, int_n, icebp, iret, pushf, popf, sti, cli, ud0, ud1, ud2,
   // VMX and SMX
-  vmcall, vmlaunch, vmresume, vmxoff, vmxon, vmclear, vmptrld, vmptrst, vmread, vmwrite, invept, invvpid,
-  vmfunc, getsec,
+  vmcall, vmlaunch, vmresume, vmxoff, vmxon, vmclear, vmptrld, vmptrst, vmread, vmwrite, invept,
+  invvpid, vmfunc, getsec,
   // SVM
   vmrun, vmload, vmsave, stgi, clgi, skinit, vmmcall,
   // Data movement and arithmetic, what cpu/emulate executes
@@ -44,8 +44,8 @@ enum class Op : u8 {
   count
 };
 
-// Where the operands are. "rm" is the ModRM r/m operand: memory if has_memory(), else register `rm`.
-// The destination comes first.
+// Where the operands are. "rm" is the ModRM r/m operand: memory if has_memory(), else register
+// `rm`. The destination comes first.
 enum class Form : u8 {
   none,         // no operand, or implied ones only (string instructions too)
   rm,           // one operand: NOT, INVLPG, VMPTRLD, …
@@ -56,8 +56,8 @@ enum class Form : u8 {
   imm,          // INT n, IN and OUT with a port number
 };
 
-// What a MOV does that touches one location of memory and no flag: the whole of an access to an APIC
-// register, in the form that emulate_simple_mmio() takes.
+// What a MOV does that touches one location of memory and no flag: the whole of an access to an
+// APIC register, in the form that emulate_simple_mmio() takes.
 enum class SimpleAccess : u8 { none, load, store_register, store_immediate };
 
 // Registers in `reg`, `rm`, `base` and `index`: 0-15 as Gpr; 16-19 are AH, CH, DH, BH.
@@ -73,11 +73,11 @@ struct Instruction {
   u8 address_size;   // bytes: 2, 4, 8
   Form form;
   u8 reg;            // ModRM.reg with REX.R: a general, control, debug or segment register's number
-  u8 rm;             // register operand of ModRM.rm or of the opcode; kNoRegister with a memory operand
+  u8 rm;             // register operand of ModRM.rm or of the opcode; kNoRegister with memory
   u8 base;           // of the memory operand: register, kRipRegister or kNoRegister
   u8 index;          // register or kNoRegister
   u8 scale;          // shift count, 0-3
-  SegmentRegister segment;  // of the memory operand, override applied; of the source of string instructions
+  SegmentRegister segment;  // of the memory operand, or a string's source; override applied
   u8 flags;          // see below
   SimpleAccess simple;
   u8 bits_reserved[2];
@@ -115,8 +115,8 @@ constexpr u64 read_register(const GuestRegisters& registers, u8 number, unsigned
   return registers.gpr[number] & (~u64{0} >> (64 - 8 * size));
 }
 
-// Writes a register as an instruction of that operand size does: 32-bit results clear bits 63:32, smaller
-// ones keep the rest (SDM vol. 1, 3.4.1.1).
+// Writes a register as an instruction of that operand size does: 32-bit results clear bits 63:32,
+// smaller ones keep the rest (SDM vol. 1, 3.4.1.1).
 constexpr void write_register(GuestRegisters& registers, u8 number, unsigned size, u64 value) {
   if (number >= kHighByteRegister) {
     u64& r = registers.gpr[number - kHighByteRegister];

@@ -3,8 +3,8 @@
 namespace aerie::cpu {
 namespace {
 
-// SDM vol. 3, 5.3: expand-down segments allow what lies above the limit, up to FFFFH or FFFFFFFFH by the
-// B flag. An access does not wrap around the end of the segment.
+// SDM vol. 3, 5.3: expand-down segments allow what lies above the limit, up to FFFFH or FFFFFFFFH
+// by the B flag. An access does not wrap around the end of the segment.
 bool within_limit(const Segment& segment, u64 offset, unsigned size) {
   const u64 last = offset + size - 1;
   const bool expand_down = segment.code_or_data() && (segment.type() & 0xc) == 4;
@@ -22,7 +22,8 @@ bool type_allows(const Segment& segment, MemoryAccess access) {
   }
   const bool code = (segment.type() & 8) != 0;
   const bool readable_or_writable = (segment.type() & 2) != 0;
-  return access == MemoryAccess::write ? !code && readable_or_writable : !code || readable_or_writable;
+  return access == MemoryAccess::write ? !code && readable_or_writable
+                                       : !code || readable_or_writable;
 }
 
 }  // namespace
@@ -36,7 +37,8 @@ LinearAddress linearize(const AddressingMode& mode, SegmentRegister name, const 
     const u64 base =
         name == SegmentRegister::fs || name == SegmentRegister::gs ? segment.base : 0;
     const u64 linear = base + offset;
-    if (!is_canonical(linear, mode.linear_bits) || !is_canonical(linear + size - 1, mode.linear_bits)) {
+    if (!is_canonical(linear, mode.linear_bits) ||
+        !is_canonical(linear + size - 1, mode.linear_bits)) {
       return {.fault = fault};
     }
     return {.value = linear};

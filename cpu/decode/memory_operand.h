@@ -14,7 +14,8 @@ enum class MemoryAccess : u8 { read, write };
 // What segmentation depends on besides the segment itself.
 struct AddressingMode {
   CodeMode code = CodeMode::bits64;
-  bool protected_mode = true;  // CR0.PE and not virtual-8086: segment types and null selectors count
+  bool protected_mode =
+      true;  // CR0.PE and not virtual-8086: segment types and null selectors count
   u8 linear_bits = 48;         // 57 with CR4.LA57
 };
 
@@ -23,8 +24,8 @@ struct LinearAddress {
   Event fault{};  // valid: #GP(0) or #SS(0), and no address
 };
 
-// Offset of the memory operand within its segment, cut to the address size. `next` is the RIP after the
-// instruction. `delta` is added before the cut (bit strings, string instructions).
+// Offset of the memory operand within its segment, cut to the address size. `next` is the RIP after
+// the instruction. `delta` is added before the cut (bit strings, string instructions).
 inline u64 effective_offset(const Instruction& i, const GuestRegisters& registers, u64 next,
                             i64 delta = 0) {
   u64 offset = static_cast<u64>(i.displacement) + static_cast<u64>(delta);
@@ -43,8 +44,8 @@ inline u64 effective_offset(const Instruction& i, const GuestRegisters& register
 LinearAddress linearize(const AddressingMode& mode, SegmentRegister name, const Segment& segment,
                         u64 offset, unsigned size, MemoryAccess access);
 
-// The linear address of an instruction's memory operand. `segment(SegmentRegister)` gives the guest's
-// segment register; in 64-bit mode it is asked for FS and GS only.
+// The linear address of an instruction's memory operand. `segment(SegmentRegister)` gives the
+// guest's segment register; in 64-bit mode it is asked for FS and GS only.
 template <class Segments>
 LinearAddress memory_operand_address(const Instruction& i, const AddressingMode& mode,
                                      const GuestRegisters& registers, u64 next, unsigned size,

@@ -1,8 +1,9 @@
-// Executes, in software, the instructions with which guests touch trapped pages: moves, string moves,
-// arithmetic, bit tests, exchanges. What it does not know is `unsupported`, for the caller to log.
+// Executes, in software, the instructions with which guests touch trapped pages: moves, string
+// moves, arithmetic, bit tests, exchanges. What it does not know is `unsupported`, for the caller
+// to log.
 //
-// Nothing of the guest changes unless the instruction completes; of a repeated string instruction, the
-// iterations done stay done, and RIP stays at it (SDM vol. 2, REP).
+// Nothing of the guest changes unless the instruction completes; of a repeated string instruction,
+// the iterations done stay done, and RIP stays at it (SDM vol. 2, REP).
 #pragma once
 
 #include <concepts>
@@ -26,22 +27,22 @@ struct EmulationFault {
   u64 cr2 = 0;  // with #PF
 };
 
-// What the emulator asks of its caller. Linear addresses have passed segmentation's checks; translating
-// them, with the guest's CPL and paging, is the environment's part, as is an access that crosses a page.
-// `size` is 1, 2, 4 or 8; values are cut to it. Where false (or `fault`) is returned, fault() says why;
-// nothing may have been changed then.
+// What the emulator asks of its caller. Linear addresses have passed segmentation's checks;
+// translating them, with the guest's CPL and paging, is the environment's part, as is an access
+// that crosses a page. `size` is 1, 2, 4 or 8; values are cut to it. Where false (or `fault`) is
+// returned, fault() says why; nothing may have been changed then.
 template <class E>
-concept EmulationEnvironment =
-    requires(E e, u64 linear, unsigned size, u64& value, MemoryIntent intent, u128 wide, u128& found,
-             SegmentRegister name) {
-      { e.read(linear, size, value, intent) } -> std::same_as<bool>;
-      { e.write(linear, size, u64{}) } -> std::same_as<bool>;
-      // Replaces `expected` by `desired` at once as other processors see it, where memory is plain RAM; on
-      // `differs` `found` is what was there. On a device: writes `desired`. Size may be 16, aligned.
-      { e.compare_exchange(linear, size, wide, wide, found) } -> std::same_as<CompareExchange>;
-      { e.segment(name) } -> std::convertible_to<Segment>;
-      { e.fault() } -> std::convertible_to<EmulationFault>;
-    };
+concept EmulationEnvironment = requires(E e, u64 linear, unsigned size, u64& value,
+                                        MemoryIntent intent, u128 wide, u128& found,
+                                        SegmentRegister name) {
+  { e.read(linear, size, value, intent) } -> std::same_as<bool>;
+  { e.write(linear, size, u64{}) } -> std::same_as<bool>;
+  // Replaces `expected` by `desired` at once as other processors see it, where memory is plain RAM;
+  // on `differs` `found` is what was there. On a device: writes `desired`. Size may be 16, aligned.
+  { e.compare_exchange(linear, size, wide, wide, found) } -> std::same_as<CompareExchange>;
+  { e.segment(name) } -> std::convertible_to<Segment>;
+  { e.fault() } -> std::convertible_to<EmulationFault>;
+};
 
 // The guest state that instructions of this kind read and write.
 struct EmulatedState {
@@ -61,14 +62,16 @@ enum class Emulated : u8 {
 struct EmulationResult {
   Emulated outcome;
   EmulationFault fault{};
-  // TF was set and an instruction or iteration ended: a single-step #DB is due (SDM vol. 3, 17.3.1.4).
+  // TF was set and an instruction or iteration ended: a single-step #DB is due (SDM vol. 3,
+  // 17.3.1.4).
   bool single_step = false;
 };
 
 template <EmulationEnvironment E>
 class Emulator {
  public:
-  // Iterations of a string instruction before the guest runs again, so that interrupts are looked at.
+  // Iterations of a string instruction before the guest runs again, so that interrupts are looked
+  // at.
   static constexpr unsigned kMaxIterations = 128;
   // Attempts at a locked operation on memory that others keep changing.
   static constexpr unsigned kMaxAttempts = 64;
@@ -90,7 +93,7 @@ class Emulator {
   }
 
  private:
-  // -- operands ---------------------------------------------------------------------------------------
+  // -- operands ------------------------------------------------------------------------------------
 
   Emulated raise(const EmulationFault& fault) {
     fault_ = fault;
@@ -100,9 +103,11 @@ class Emulator {
 
   // Linear address of the memory operand, with segmentation's checks; false: fault_ is set.
   bool locate(unsigned size, MemoryAccess access, i64 delta = 0) {
-    return locate_at(i_.segment, effective_offset(i_, registers_, next_, delta), size, access, linear_);
+    return locate_at(i_.segment, effective_offset(i_, registers_, next_, delta), size, access,
+                     linear_);
   }
-  bool locate_at(SegmentRegister name, u64 offset, unsigned size, MemoryAccess access, u64& linear) {
+  bool locate_at(SegmentRegister name, u64 offset, unsigned size, MemoryAccess access,
+                 u64& linear) {
     const LinearAddress at = linearize(state_.mode, name, segment(name), offset, size, access);
     fault_ = {.event = at.fault};
     linear = at.value;
@@ -142,7 +147,8 @@ class Emulator {
   }
 
   // Replaces the r/m operand by function(old). The memory operand is at linear_ when `located`.
-  // Flags and other registers are the caller's to change afterwards, with what `function` last computed.
+  // Flags and other registers are the caller's to change afterwards, with what `function` last
+  // computed.
   template <class F>
   Emulated modify_rm(unsigned size, bool locked, F&& function, bool located = false) {
     if (!i_.has_memory()) {
@@ -170,7 +176,7 @@ class Emulator {
     return Emulated::again;
   }
 
-  // -- instructions -----------------------------------------------------------------------------------
+  // -- instructions --------------------------------------------------------------------------------
 
   Emulated execute() {
     switch (i_.op) {
@@ -295,7 +301,8 @@ class Emulator {
     });
     if (outcome == Emulated::done && i_.op != Op::bit_not) {
       // INC and DEC leave CF alone.
-      set_flags(i_.op == Op::neg ? rflags::arithmetic : rflags::arithmetic & ~rflags::cf, result.flags);
+      set_flags(i_.op == Op::neg ? rflags::arithmetic : rflags::arithmetic & ~rflags::cf,
+                result.flags);
     }
     return outcome;
   }
@@ -367,14 +374,16 @@ class Emulator {
     if (outcome == Emulated::done) {
       write_register(registers_, i_.reg, size, old);
       if (!i_.has_memory()) {
-        write_register(registers_, i_.rm, size, result.value);  // the sum stays where both are one register
+        // The sum stays where both are one register.
+        write_register(registers_, i_.rm, size, result.value);
       }
       set_flags(rflags::arithmetic, result.flags);
     }
     return outcome;
   }
 
-  // The destination is written in either case, with its own value where they differ (SDM vol. 2, CMPXCHG).
+  // The destination is written in either case, with its own value where they differ (SDM vol. 2,
+  // CMPXCHG).
   Emulated compare_exchange() {
     constexpr u8 rax = static_cast<u8>(Gpr::rax);
     const unsigned size = i_.operand_size;
@@ -401,7 +410,8 @@ class Emulator {
     constexpr u8 rax = static_cast<u8>(Gpr::rax), rcx = static_cast<u8>(Gpr::rcx),
                  rdx = static_cast<u8>(Gpr::rdx), rbx = static_cast<u8>(Gpr::rbx);
     const auto pair = [&](u8 high, u8 low) {
-      return (u128{read_register(registers_, high, Half)} << (8 * Half)) | read_register(registers_, low, Half);
+      return (u128{read_register(registers_, high, Half)} << (8 * Half)) |
+             read_register(registers_, low, Half);
     };
     if (!i_.has_memory()) {
       return Emulated::unsupported;
@@ -439,11 +449,12 @@ class Emulator {
     return Emulated::again;
   }
 
-  // -- string instructions ----------------------------------------------------------------------------
+  // -- string instructions -------------------------------------------------------------------------
 
   // RSI, RDI and RCX count at the address size (SDM vol. 1, 7.3.9.2).
   void advance(u8 number) {
-    const u64 step = (state_.rflags & rflags::df) != 0 ? -u64{i_.operand_size} : u64{i_.operand_size};
+    const u64 step =
+        (state_.rflags & rflags::df) != 0 ? -u64{i_.operand_size} : u64{i_.operand_size};
     write_register(registers_, number, i_.address_size,
                    read_register(registers_, number, i_.address_size) + step);
   }
@@ -519,8 +530,9 @@ class Emulator {
   EmulationFault fault_{};
 };
 
-// Executes `instruction`, which the guest has at state.rip. Segment, page and alignment faults come back as
-// such; privilege and feature checks have been made by the processor before the access faulted.
+// Executes `instruction`, which the guest has at state.rip. Segment, page and alignment faults come
+// back as such; privilege and feature checks have been made by the processor before the access
+// faulted.
 template <EmulationEnvironment E>
 EmulationResult emulate(E& environment, EmulatedState& state, const Instruction& instruction) {
   return Emulator<E>{environment, state, instruction}.run();

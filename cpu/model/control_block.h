@@ -1,10 +1,10 @@
-// The software backend's control block: cpu::ControlBlock with plain fields, so that nested and vmm run
-// under GoogleTest and under a fuzzer with no machine at all. Hosted only.
+// The software backend's control block: cpu::ControlBlock with plain fields, so that nested and vmm
+// run under GoogleTest and under a fuzzer with no machine at all. Hosted only.
 //
-// What a processor keeps apart is kept apart here too: FS, GS, LDTR, TR and the system-call MSRs are
-// seen by the accessors only after store_syscall_state(), and reach the processor only by
-// load_syscall_state(). An engine that forgets one of the two computes with stale values, as it would on
-// an SVM host.
+// What a processor keeps apart is kept apart here too: FS, GS, LDTR, TR and the system-call MSRs
+// are seen by the accessors only after store_syscall_state(), and reach the processor only by
+// load_syscall_state(). An engine that forgets one of the two computes with stale values, as it
+// would on an SVM host.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace aerie::cpu::model {
 
-// What VMLOAD and VMSAVE move (APM vol. 3, VMLOAD): in the processor between exits, in the control block
-// when stored.
+// What VMLOAD and VMSAVE move (APM vol. 3, VMLOAD): in the processor between exits, in the control
+// block when stored.
 struct SyscallState {
   Segment fs, gs, ldtr, tr;
   u64 kernel_gs_base = 0;
@@ -28,7 +28,8 @@ class ControlBlock {
  public:
   // `processor_state`: the syscall state the processor holds, shared by all control blocks of one
   // processor. nullptr: store and load are only counted.
-  explicit ControlBlock(SyscallState* processor_state = nullptr) : processor_state_{processor_state} {}
+  explicit ControlBlock(SyscallState* processor_state = nullptr)
+      : processor_state_{processor_state} {}
 
   // Program state
   u64 rip() const { return rip_; }

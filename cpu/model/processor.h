@@ -1,6 +1,6 @@
-// A processor that plays a script: each run() of a control block takes the next step, which may look at
-// what the engine set up, change guest state as the guest would have, and says why it exited.
-// Hosted only.
+// A processor that plays a script: each run() of a control block takes the next step, which may
+// look at what the engine set up, change guest state as the guest would have, and says why it
+// exited. Hosted only.
 #pragma once
 
 #include <deque>
@@ -37,8 +37,8 @@ class Processor {
     script_.push_back([exit](ControlBlock&, GuestRegisters&) { return exit; });
   }
 
-  // Runs a guest to its next exit. Injection and flush requests are consumed, the interrupt shadow ends,
-  // and with the script at its end the guest shuts down: an engine that loops is stopped.
+  // Runs a guest to its next exit. Injection and flush requests are consumed, the interrupt shadow
+  // ends, and with the script at its end the guest shuts down: an engine that loops is stopped.
   Exit run(ControlBlock& block, GuestRegisters& registers) {
     entries_.push_back({&block, block.injected, block.pending_flush, block.tag, block.tdp_root,
                         block.interrupt_window});

@@ -1,5 +1,5 @@
-// Any bytes in any mode: the decoder agrees with Zydis' own operand decoding, the cache agrees with the
-// decoder, and the emulator changes nothing when it does not complete.
+// Any bytes in any mode: the decoder agrees with Zydis' own operand decoding, the cache agrees with
+// the decoder, and the emulator changes nothing when it does not complete.
 //
 // Input: a byte of mode and choices, a byte that biases the opcode towards what Aerie names, code.
 #include <Zydis/Decoder.h>
@@ -35,9 +35,15 @@ CodeMode current_mode;
 ZydisDecoder zydis_for(CodeMode mode) {
   ZydisDecoder decoder;
   switch (mode) {
-    case CodeMode::bits64: ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64); break;
-    case CodeMode::bits32: ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32); break;
-    case CodeMode::bits16: ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16); break;
+    case CodeMode::bits64:
+      ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+      break;
+    case CodeMode::bits32:
+      ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LEGACY_32, ZYDIS_STACK_WIDTH_32);
+      break;
+    case CodeMode::bits16:
+      ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LEGACY_16, ZYDIS_STACK_WIDTH_16);
+      break;
   }
   return decoder;
 }
@@ -54,7 +60,8 @@ u8 register_of(ZydisRegister name) {
   }
   // Zydis numbers the byte registers with AH..BH in between; its id of SPL is then 8.
   const ZyanI8 id = ZydisRegisterGetId(name);
-  return static_cast<u8>(ZydisRegisterGetClass(name) == ZYDIS_REGCLASS_GPR8 && id >= 4 ? id - 4 : id);
+  return static_cast<u8>(ZydisRegisterGetClass(name) == ZYDIS_REGCLASS_GPR8 && id >= 4 ? id - 4
+                                                                                       : id);
 }
 
 SegmentRegister segment_of(ZydisRegister name) {
@@ -72,7 +79,8 @@ void compare_operands(const Instruction& i, std::span<const u8> code, CodeMode m
   const ZydisDecoder decoder = zydis_for(mode);
   ZydisDecodedInstruction z;
   ZydisDecodedOperand operands[ZYDIS_MAX_OPERAND_COUNT];
-  FUZZ_CHECK(ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &z, operands)));
+  FUZZ_CHECK(
+      ZYAN_SUCCESS(ZydisDecoderDecodeFull(&decoder, code.data(), code.size(), &z, operands)));
   FUZZ_CHECK(z.length == i.length);
   if (i.op == Op::other) {
     return;
@@ -90,22 +98,28 @@ void compare_operands(const Instruction& i, std::span<const u8> code, CodeMode m
       FUZZ_CHECK((static_cast<u64>(o.mem.disp.value) & address_mask) ==
                  (static_cast<u64>(i.displacement) & address_mask));
       FUZZ_CHECK(segment_of(o.mem.segment) == i.segment);
-      // Descriptors have sizes of their own; of MOVSXD with a 16-bit operand Zydis reads four bytes, SDM
-      // vol. 2 (MOVSX/MOVSXD) two.
+      // Descriptors have sizes of their own; of MOVSXD with a 16-bit operand Zydis reads four
+      // bytes, SDM vol. 2 (MOVSX/MOVSXD) two.
       FUZZ_CHECK(i.op == Op::invlpg || i.op == Op::lgdt || i.op == Op::lidt || i.op == Op::sgdt ||
-                 i.op == Op::sidt || i.op == Op::invept || i.op == Op::invvpid || i.op == Op::invpcid ||
-                 i.op == Op::xsaves || i.op == Op::xrstors || i.op == Op::ud0 || i.op == Op::ud1 ||
-                 (i.op == Op::movsx && i.operand_size == 2) || o.size == 8u * i.source_size || o.size == 8u * i.operand_size);
+                 i.op == Op::sidt || i.op == Op::invept || i.op == Op::invvpid ||
+                 i.op == Op::invpcid || i.op == Op::xsaves || i.op == Op::xrstors ||
+                 i.op == Op::ud0 || i.op == Op::ud1 || (i.op == Op::movsx && i.operand_size == 2) ||
+                 o.size == 8u * i.source_size || o.size == 8u * i.operand_size);
     } else if (o.type == ZYDIS_OPERAND_TYPE_IMMEDIATE && i.form != Form::none) {
       const unsigned size = std::min<unsigned>(i.operand_size, 8);
       FUZZ_CHECK(((o.imm.value.u ^ static_cast<u64>(i.immediate)) & size_mask(size)) == 0);
-    } else if (o.type == ZYDIS_OPERAND_TYPE_REGISTER && ZydisRegisterGetClass(o.reg.value) >= ZYDIS_REGCLASS_GPR8 &&
+    } else if (o.type == ZYDIS_OPERAND_TYPE_REGISTER &&
+               ZydisRegisterGetClass(o.reg.value) >= ZYDIS_REGCLASS_GPR8 &&
                ZydisRegisterGetClass(o.reg.value) <= ZYDIS_REGCLASS_GPR64) {
       const u8 number = register_of(o.reg.value);
       switch (i.form) {
         case Form::rm_reg: FUZZ_CHECK(number == (n == 0 ? i.rm : i.reg) || i.op == Op::xchg); break;
         case Form::reg_rm: FUZZ_CHECK(number == (n == 0 ? i.reg : i.rm)); break;
-        case Form::rm: case Form::reg: case Form::rm_imm: FUZZ_CHECK(n != 0 || number == i.rm); break;
+        case Form::rm:
+        case Form::reg:
+        case Form::rm_imm:
+          FUZZ_CHECK(n != 0 || number == i.rm);
+          break;
         default: break;
       }
     }
@@ -121,7 +135,8 @@ void try_emulation(const Instruction& i, CodeMode mode, std::span<const u8> seed
     memory.bytes[at] = seed[at % seed.size()];
   }
   for (unsigned s = 0; s < 6; ++s) {
-    memory.segments[static_cast<SegmentRegister>(s)] = {.selector = 8, .attributes = 0xc93, .limit = ~0u, .base = 0};
+    memory.segments[static_cast<SegmentRegister>(s)] = {
+        .selector = 8, .attributes = 0xc93, .limit = ~0u, .base = 0};
   }
   GuestRegisters registers{};
   for (unsigned r = 0; r < 16; ++r) {
@@ -130,7 +145,8 @@ void try_emulation(const Instruction& i, CodeMode mode, std::span<const u8> seed
   memory.fail_at = seed.empty() ? 0 : seed.back() % 16 - 8;
   const GuestRegisters registers_before = registers;
   const std::vector<u8> memory_before = memory.bytes;
-  EmulatedState state{.registers = registers, .rip = 0x2000, .rflags = rflags::fixed, .mode = {.code = mode}};
+  EmulatedState state{
+      .registers = registers, .rip = 0x2000, .rflags = rflags::fixed, .mode = {.code = mode}};
   const EmulationResult result = emulate(memory, state, i);
   if (result.outcome == Emulated::done) {
     FUZZ_CHECK(state.rip == 0x2000u + i.length);
@@ -145,9 +161,11 @@ void try_emulation(const Instruction& i, CodeMode mode, std::span<const u8> seed
 }
 
 // Opcodes that random bytes seldom hit.
-constexpr u8 kStarts[][4] = {{0x0f, 0x01}, {0x0f, 0xc7}, {0x66, 0x0f, 0x38, 0x80}, {0x0f, 0x00}, {0x0f, 0x22},
-                             {0x0f, 0xba}, {0x0f, 0xb6}, {0x66, 0x0f, 0xc7}, {0xf3, 0x0f, 0xc7}, {0x0f, 0xb1},
-                             {0x0f, 0x78}, {0x48, 0x89}, {0x67, 0x8b}, {0x65, 0x48, 0x8b}, {0xf0, 0x0f, 0xc1}};
+constexpr u8 kStarts[][4] = {{0x0f, 0x01}, {0x0f, 0xc7},       {0x66, 0x0f, 0x38, 0x80},
+                             {0x0f, 0x00}, {0x0f, 0x22},       {0x0f, 0xba},
+                             {0x0f, 0xb6}, {0x66, 0x0f, 0xc7}, {0xf3, 0x0f, 0xc7},
+                             {0x0f, 0xb1}, {0x0f, 0x78},       {0x48, 0x89},
+                             {0x67, 0x8b}, {0x65, 0x48, 0x8b}, {0xf0, 0x0f, 0xc1}};
 
 void run(std::span<const u8> input) {
   if (input.size() < 3) {

@@ -1,5 +1,5 @@
-// Drives a fuzz target with random inputs where there is no libFuzzer: the same ones each time, or those
-// of the seed given as argument.
+// Drives a fuzz target with random inputs where there is no libFuzzer: the same ones each time, or
+// those of the seed given as argument.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

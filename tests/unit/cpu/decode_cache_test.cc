@@ -23,9 +23,10 @@ std::vector<u8> padded(std::string_view text) {
 
 TEST(DecodeCache, FindsWhatItDecoded) {
   DecodeCache cache;
-  for (const char* text : {"f4", "0f a2", "0f 01 c1", "c7 87 b0 00 00 00 00 00 00 00",
-                           "48 8b 84 91 78 56 34 12", "48 b8 88 77 66 55 44 33 22 11",
-                           "66 66 66 66 66 66 66 66 66 66 66 66 66 0f a2", "65 48 8b 04 25 10 00 00 00"}) {
+  for (const char* text :
+       {"f4", "0f a2", "0f 01 c1", "c7 87 b0 00 00 00 00 00 00 00", "48 8b 84 91 78 56 34 12",
+        "48 b8 88 77 66 55 44 33 22 11", "66 66 66 66 66 66 66 66 66 66 66 66 66 0f a2",
+        "65 48 8b 04 25 10 00 00 00"}) {
     SCOPED_TRACE(text);
     const std::vector<u8> code = padded(text);
     EXPECT_EQ(cache.find(kRip, M64, code.data(), code.size()), nullptr);
@@ -48,7 +49,8 @@ TEST(DecodeCache, MissesWhenAnyByteOfTheInstructionChanged) {
         std::vector<u8> changed = code;
         changed[at] = static_cast<u8>(changed[at] ^ (1u << b));
         const bool own = at < code.size() - 16;
-        EXPECT_EQ(cache.find(kRip, M64, changed.data(), changed.size()) == nullptr, own) << text << " byte " << at;
+        EXPECT_EQ(cache.find(kRip, M64, changed.data(), changed.size()) == nullptr, own)
+            << text << " byte " << at;
         // The same near the end of a page, with exactly the instruction readable.
         EXPECT_EQ(cache.find(kRip, M64, changed.data(), code.size() - 16) == nullptr, own);
       }
@@ -93,7 +95,8 @@ struct TwoPages {
       return std::span{memory}.subspan(offset, kPageSize - offset);
     }
     ++fetches_of_second;
-    return second_readable ? std::span{memory}.subspan(offset, 2 * kPageSize - offset) : std::span<const u8>{};
+    return second_readable ? std::span{memory}.subspan(offset, 2 * kPageSize - offset)
+                           : std::span<const u8>{};
   }
 };
 
@@ -104,7 +107,8 @@ TEST(DecodeCache, LooksUpAcrossAPageEnd) {
     DecodeCache cache;
     TwoPages pages;
     const u64 rip = pages.first + kPageSize - in_first;
-    std::copy(code.begin(), code.end(), pages.memory.begin() + static_cast<long>(kPageSize - in_first));
+    std::copy(code.begin(), code.end(),
+              pages.memory.begin() + static_cast<long>(kPageSize - in_first));
     const bool crosses = in_first < code.size();
     for (int round = 1; round <= 3; ++round) {
       const auto found = cache.lookup(rip, M64, pages);
@@ -117,7 +121,8 @@ TEST(DecodeCache, LooksUpAcrossAPageEnd) {
     EXPECT_EQ(cache.lookup(rip, M64, pages).instruction->immediate, 0x11000000);
     // The other page goes away.
     pages.second_readable = false;
-    EXPECT_EQ(cache.lookup(rip, M64, pages).status, crosses ? DecodeStatus::incomplete : DecodeStatus::ok);
+    EXPECT_EQ(cache.lookup(rip, M64, pages).status,
+              crosses ? DecodeStatus::incomplete : DecodeStatus::ok);
   }
 }
 
@@ -139,8 +144,8 @@ TEST(DecodeCache, ShorterInstructionAfterACrossingOneNeedsNoSecondPage) {
   EXPECT_EQ(cache.lookup(rip, M64, pages).instruction->op, Op::cpuid);
 }
 
-// Sixty exit sites that are all used in turn, in a table full of what booting left behind: after a few
-// rounds nothing misses any more.
+// Sixty exit sites that are all used in turn, in a table full of what booting left behind: after a
+// few rounds nothing misses any more.
 TEST(DecodeCache, HotSitesStopMissing) {
   std::mt19937_64 random{7};
   const std::vector<u8> code = padded("0f 78 c8");
@@ -186,7 +191,8 @@ TEST(DecodeCache, AgreesWithTheDecoderOnRandomBytes) {
     const auto mode = static_cast<CodeMode>(random() % 3);
     const usize readable = random() % 8 == 0 ? 1 + random() % 15 : 32;
     Instruction expected{};
-    const DecodeStatus status = decode_instruction(mode, std::span{sites[site]}.first(readable), expected);
+    const DecodeStatus status =
+        decode_instruction(mode, std::span{sites[site]}.first(readable), expected);
     const u64 rip = 0x1000 + site * 3;
     const Instruction* found = cache.find(rip, mode, sites[site].data(), readable);
     if (found == nullptr) {

@@ -1,5 +1,5 @@
-// Memory for the emulator's tests: one run of bytes at a linear address. Anything else is a page fault,
-// and so is the access whose number a test names.
+// Memory for the emulator's tests: one run of bytes at a linear address. Anything else is a page
+// fault, and so is the access whose number a test names.
 #pragma once
 
 #include <cstring>
@@ -46,7 +46,8 @@ struct EmulatedMemory {
     std::memcpy(&bytes[linear - base], &value, size);
     return true;
   }
-  CompareExchange compare_exchange(u64 linear, unsigned size, u128 expected, u128 desired, u128& found) {
+  CompareExchange compare_exchange(u64 linear, unsigned size, u128 expected, u128 desired,
+                                   u128& found) {
     if (!inside(linear, size, true)) {
       return CompareExchange::fault;
     }

@@ -1,5 +1,5 @@
-// The emulator against the processor the test runs on: the same instruction on the same random registers,
-// flags and memory must leave the same behind.
+// The emulator against the processor the test runs on: the same instruction on the same random
+// registers, flags and memory must leave the same behind.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr u64 kAll = rflags::arithmetic;
 constexpr u64 kNoAf = rflags::arithmetic & ~rflags::af;  // AF undefined after AND, OR, XOR, TEST
-constexpr u64 kZfCf = rflags::cf | rflags::zf;           // BT family: the others undefined, ZF unaffected
+constexpr u64 kZfCf = rflags::cf | rflags::zf;  // BT family: the others undefined, ZF unaffected
 
 struct Case {
   std::string code;
@@ -35,18 +35,23 @@ std::string hex(std::initializer_list<unsigned> values) {
   return text;
 }
 
-// Every opcode with a memory operand at [rdi + 0x10] or [rdi], in all widths, with several registers.
+// Every opcode with a memory operand at [rdi + 0x10] or [rdi], in all widths, with several
+// registers.
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   // Prefixes for 16, 32 and 64 bits, without and with an extended register.
   const std::string widths[] = {"66 ", "", "48 ", "66 44 ", "44 ", "4c "};
   const std::string byte_widths[] = {"", "40 ", "44 "};
-  // ModRM with [rdi + disp8]; `reg` avoids 4 (RSP) and 7 (RDI) where it names a register without REX.R.
+  // ModRM with [rdi + disp8]; `reg` avoids 4 (RSP) and 7 (RDI) where it names a register without
+  // REX.R.
   const auto memory = [](unsigned reg) { return hex({0x40 | (reg << 3) | 7, 0x10}); };
-  const auto with_registers = [&](const std::string& opcode, bool byte, u64 flags, std::string_view lock = "") {
-    for (const std::string& prefix : byte ? std::vector<std::string>(std::begin(byte_widths), std::end(byte_widths))
-                                          : std::vector<std::string>(std::begin(widths), std::end(widths))) {
-      const bool extended = prefix.find('4') != std::string::npos && prefix != "40 " && prefix != "48 ";
+  const auto with_registers = [&](const std::string& opcode, bool byte, u64 flags,
+                                  std::string_view lock = "") {
+    for (const std::string& prefix :
+         byte ? std::vector<std::string>(std::begin(byte_widths), std::end(byte_widths))
+              : std::vector<std::string>(std::begin(widths), std::end(widths))) {
+      const bool extended =
+          prefix.find('4') != std::string::npos && prefix != "40 " && prefix != "48 ";
       for (unsigned reg = 0; reg < 8; ++reg) {
         const bool high_byte = byte && prefix.empty() && reg >= 4;
         if (!extended && !high_byte && (reg == 4 || reg == 7)) {
@@ -56,12 +61,15 @@ std::vector<Case> all_cases() {
       }
     }
   };
-  const auto with_extension = [&](const std::string& opcode, unsigned extension, bool byte, const std::string& tail,
-                                  u64 flags, std::string_view lock = "") {
-    for (const std::string& prefix : byte ? std::vector<std::string>{""} : std::vector<std::string>{"66 ", "", "48 "}) {
+  const auto with_extension = [&](const std::string& opcode, unsigned extension, bool byte,
+                                  const std::string& tail, u64 flags, std::string_view lock = "") {
+    for (const std::string& prefix :
+         byte ? std::vector<std::string>{""} : std::vector<std::string>{"66 ", "", "48 "}) {
       // A 16-bit operand has a 16-bit immediate.
       const bool cut = prefix == "66 " && tail.size() > 6;
-      cases.push_back({std::string{lock} + prefix + opcode + memory(extension) + (cut ? tail.substr(0, 6) : tail), flags});
+      cases.push_back({std::string{lock} + prefix + opcode + memory(extension) +
+                           (cut ? tail.substr(0, 6) : tail),
+                       flags});
     }
   };
 
@@ -138,8 +146,10 @@ class Comparison {
   explicit Comparison(u64 seed) : random_{seed} {}
 
   u64 value() {
-    constexpr u64 corners[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000,
-                               0xffffffff, 0x7fffffffffffffff, 0x8000000000000000, ~u64{0}};
+    constexpr u64 corners[] = {
+        0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
+        0x7fffffffffffffff, 0x8000000000000000, ~u64{0},
+    };
     return random_() % 3 == 0 ? corners[random_() % std::size(corners)] : random_();
   }
 
@@ -165,8 +175,10 @@ class Comparison {
       native.registers[Gpr::rdi] = memory.base + 200 + random_() % 64;
       native.registers[Gpr::rcx] = i.repeated() ? random_() % 12 : value();
     }
-    if (i.form == Form::rm_reg && (i.op == Op::bt || i.op == Op::bts || i.op == Op::btr || i.op == Op::btc)) {
-      // Bit offsets that stay within the memory there is. 16 bits wide, those are all of +-32768 bits.
+    if (i.form == Form::rm_reg &&
+        (i.op == Op::bt || i.op == Op::bts || i.op == Op::btr || i.op == Op::btc)) {
+      // Bit offsets that stay within the memory there is. 16 bits wide, those are all of +-32768
+      // bits.
       native.registers.gpr[i.reg] = static_cast<u64>(static_cast<i64>(random_() % 2000) - 1000);
       if (i.operand_size == 4) {
         native.registers.gpr[i.reg] ^= value() << 32;
@@ -185,7 +197,8 @@ class Comparison {
     std::memcpy(native_memory, memory.bytes.data(), kMemory);
 
     GuestRegisters registers = native.registers;
-    EmulatedState state{.registers = registers, .rip = 0x1000, .rflags = native.rflags | rflags::fixed, .mode = {}};
+    EmulatedState state{
+        .registers = registers, .rip = 0x1000, .rflags = native.rflags | rflags::fixed, .mode = {}};
     const u64 flags_before = state.rflags;
     const EmulationResult result = emulate(memory, state, i);
     ASSERT_EQ(result.outcome, Emulated::done);
@@ -194,7 +207,8 @@ class Comparison {
     ASSERT_TRUE(run_natively(code, native));
     EXPECT_EQ(std::memcmp(memory.bytes.data(), native_memory, kMemory), 0);
     for (unsigned r = 0; r < 16; ++r) {
-      EXPECT_EQ(registers.gpr[r], r == 4 ? registers.gpr[r] : native.registers.gpr[r]) << "register " << r;
+      EXPECT_EQ(registers.gpr[r], r == 4 ? registers.gpr[r] : native.registers.gpr[r])
+          << "register " << r;
     }
     EXPECT_EQ(state.rflags & test.defined_flags, native.rflags & test.defined_flags);
     EXPECT_EQ(state.rflags & ~rflags::arithmetic, flags_before & ~rflags::arithmetic);

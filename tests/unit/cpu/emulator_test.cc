@@ -1,4 +1,5 @@
-// What the processor the tests run on cannot show: faults, restarts, contention, other modes, devices.
+// What the processor the tests run on cannot show: faults, restarts, contention, other modes,
+// devices.
 #include "cpu/emulate/emulator.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,8 @@ class EmulatorTest : public ::testing::Test {
 
   EmulatedMemory memory;
   GuestRegisters registers{};
-  EmulatedState state{.registers = registers, .rip = 0x1000, .rflags = rflags::fixed | rflags::rf, .mode = {}};
+  EmulatedState state{
+      .registers = registers, .rip = 0x1000, .rflags = rflags::fixed | rflags::rf, .mode = {}};
 };
 
 TEST_F(EmulatorTest, CompletionMovesRipAndClearsRf) {
@@ -57,10 +59,13 @@ TEST_F(EmulatorTest, CompletionMovesRipAndClearsRf) {
 }
 
 TEST_F(EmulatorTest, AFaultAtAnyAccessChangesNothing) {
-  const char* codes[] = {"89 07", "8b 07", "88 27", "48 c7 07 00 00 00 00", "0f b6 07", "48 0f be 07", "01 07",
-                         "03 07", "83 07 01", "f0 83 0f 01", "f7 17", "f0 ff 07", "39 07", "85 07", "0f a3 07",
-                         "0f ab 07", "f0 0f bb 07", "87 07", "0f b1 0f", "f0 0f b1 0f", "0f c7 0f", "48 0f c7 0f",
-                         "0f c1 07", "f0 0f c1 07", "aa", "ac", "a4", "f3 48 ab"};
+  const char* codes[] = {"89 07",       "8b 07",       "88 27",    "48 c7 07 00 00 00 00",
+                         "0f b6 07",    "48 0f be 07", "01 07",    "03 07",
+                         "83 07 01",    "f0 83 0f 01", "f7 17",    "f0 ff 07",
+                         "39 07",       "85 07",       "0f a3 07", "0f ab 07",
+                         "f0 0f bb 07", "87 07",       "0f b1 0f", "f0 0f b1 0f",
+                         "0f c7 0f",    "48 0f c7 0f", "0f c1 07", "f0 0f c1 07",
+                         "aa",          "ac",          "a4",       "f3 48 ab"};
   for (const char* code : codes) {
     SCOPED_TRACE(code);
     const Instruction i = decode(code);
@@ -98,7 +103,8 @@ TEST_F(EmulatorTest, AFaultAtAnyAccessChangesNothing) {
 TEST_F(EmulatorTest, ReadModifyWriteFaultsAsAWrite) {
   // SDM vol. 3, 4.7: W/R of the error code is 1 for the access that such an instruction makes.
   registers[Gpr::rdi] = 0x100000;
-  for (const char* code : {"01 07", "f0 01 07", "87 07", "0f b1 0f", "0f c7 0f", "0f ab 07", "89 07"}) {
+  for (const char* code :
+       {"01 07", "f0 01 07", "87 07", "0f b1 0f", "0f c7 0f", "0f ab 07", "89 07"}) {
     const EmulationResult result = run(code);
     ASSERT_EQ(result.outcome, Emulated::fault) << code;
     EXPECT_EQ(result.fault.event.error, pfec::write) << code;
@@ -224,9 +230,12 @@ TEST_F(EmulatorTest, NonCanonicalAddressesFault) {
 
 TEST_F(EmulatorTest, ProtectedModeUsesSegments) {
   state.mode.code = CodeMode::bits32;
-  memory.segments[SegmentRegister::ds] = {.selector = 8, .attributes = 0xc93, .limit = ~0u, .base = kBase};
-  memory.segments[SegmentRegister::es] = {.selector = 8, .attributes = 0xc93, .limit = 0xff, .base = kBase + 0x100};
-  memory.segments[SegmentRegister::cs] = {.selector = 8, .attributes = 0xc9b, .limit = ~0u, .base = kBase};
+  memory.segments[SegmentRegister::ds] = {
+      .selector = 8, .attributes = 0xc93, .limit = ~0u, .base = kBase};
+  memory.segments[SegmentRegister::es] = {
+      .selector = 8, .attributes = 0xc93, .limit = 0xff, .base = kBase + 0x100};
+  memory.segments[SegmentRegister::cs] = {
+      .selector = 8, .attributes = 0xc9b, .limit = ~0u, .base = kBase};
   registers[Gpr::rdi] = 0xdead'0000'0010;  // EDI counts
   registers[Gpr::rax] = 0x55;
   EXPECT_EQ(run("89 07").outcome, Emulated::done);
@@ -246,8 +255,10 @@ TEST_F(EmulatorTest, ProtectedModeUsesSegments) {
 
 TEST_F(EmulatorTest, RealModeWritesThroughCsAndWrapsItsIndexRegisters) {
   state.mode = {.code = CodeMode::bits16, .protected_mode = false};
-  memory.segments[SegmentRegister::cs] = {.selector = 0x700, .attributes = 0x9b, .limit = 0xffff, .base = kBase};
-  memory.segments[SegmentRegister::es] = {.selector = 0x700, .attributes = 0x93, .limit = 0xffff, .base = kBase};
+  memory.segments[SegmentRegister::cs] = {
+      .selector = 0x700, .attributes = 0x9b, .limit = 0xffff, .base = kBase};
+  memory.segments[SegmentRegister::es] = {
+      .selector = 0x700, .attributes = 0x93, .limit = 0xffff, .base = kBase};
   memory.segments[SegmentRegister::ds] = memory.segments[SegmentRegister::es];
   registers[Gpr::rax] = 0x1234;
   registers[Gpr::rbx] = 0x40;
@@ -267,7 +278,8 @@ TEST_F(EmulatorTest, RealModeWritesThroughCsAndWrapsItsIndexRegisters) {
 
 TEST_F(EmulatorTest, RipWrapsAt4GibOutside64BitMode) {
   state.mode.code = CodeMode::bits32;
-  memory.segments[SegmentRegister::ds] = {.selector = 8, .attributes = 0xc93, .limit = ~0u, .base = 0};
+  memory.segments[SegmentRegister::ds] = {
+      .selector = 8, .attributes = 0xc93, .limit = ~0u, .base = 0};
   state.rip = 0xffff'fffe;
   EXPECT_EQ(run("89 07").outcome, Emulated::done);
   EXPECT_EQ(state.rip, 0u);
@@ -284,7 +296,8 @@ TEST_F(EmulatorTest, MoffsAndRipRelative) {
 
 TEST_F(EmulatorTest, RefusesWhatItDoesNotKnow) {
   const GuestRegisters before = registers;
-  for (const char* code : {"0f 11 07", "0f a2", "ff 37", "8f 07", "c5 fe 7f 07", "8c 07", "f6 27", "c1 27 03", "0f c7 37"}) {
+  for (const char* code : {"0f 11 07", "0f a2", "ff 37", "8f 07", "c5 fe 7f 07", "8c 07", "f6 27",
+                           "c1 27 03", "0f c7 37"}) {
     EXPECT_EQ(run(code).outcome, Emulated::unsupported) << code;
   }
   EXPECT_EQ(memory.accesses, 0);
@@ -334,7 +347,8 @@ TEST_F(EmulatorTest, SimpleMmioDoesPlainMoves) {
 
 TEST_F(EmulatorTest, SimpleMmioLeavesTheRestToTheEmulator) {
   RecordingDevice device;
-  for (const char* code : {"88 27", "66 8b 07", "8a 07", "09 07", "0f be 07", "89 c8", "aa", "87 07"}) {
+  for (const char* code :
+       {"88 27", "66 8b 07", "8a 07", "09 07", "0f be 07", "89 c8", "aa", "87 07"}) {
     EXPECT_FALSE(emulate_simple_mmio(decode(code), registers, device)) << code;
   }
   EXPECT_EQ(device.reads + device.writes, 0);

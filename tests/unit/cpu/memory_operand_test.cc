@@ -1,4 +1,5 @@
-// Effective addresses, limits, types and canonical addresses. SDM vol. 1, 3.7.5; vol. 3, 5.3 and 5.5.
+// Effective addresses, limits, types and canonical addresses. SDM vol. 1, 3.7.5; vol. 3, 5.3
+// and 5.5.
 #include "cpu/decode/memory_operand.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,9 @@ constexpr AddressingMode kReal{.code = CodeMode::bits16, .protected_mode = false
 constexpr u16 kData = 0xc93, kReadOnly = 0xc91, kExpandDown = 0xc97, kExpandDown16 = 0x897,
               kExecuteOnly = 0xc99, kCode = 0xc9b;
 
-Segment flat(u16 attributes = kData) { return {.selector = 8, .attributes = attributes, .limit = ~0u, .base = 0}; }
+Segment flat(u16 attributes = kData) {
+  return {.selector = 8, .attributes = attributes, .limit = ~0u, .base = 0};
+}
 
 GuestRegisters numbered() {
   GuestRegisters r{};
@@ -47,13 +50,16 @@ TEST(EffectiveAddress, IsRelativeToTheNextInstruction) {
 TEST(EffectiveAddress, IsCutToTheAddressSize) {
   EXPECT_EQ(offset_of(CodeMode::bits64, "67 8b 47 ff"), 0x6fffu);
   EXPECT_EQ(offset_of(CodeMode::bits32, "8b 87 00 90 ff ff"), 0u);
-  EXPECT_EQ(offset_of(CodeMode::bits16, "8b 80 00 80"), 0x3000u + 0x6000 + 0x8000 - 0x10000);  // bx + si
+  EXPECT_EQ(offset_of(CodeMode::bits16, "8b 80 00 80"),
+            0x3000u + 0x6000 + 0x8000 - 0x10000);  // bx + si
 }
 
 TEST(Linearize, LongModeIgnoresBasesAndLimitsOfTheFlatSegments) {
   const Segment odd{.selector = 0, .attributes = 0, .limit = 0, .base = 0x1000};
-  EXPECT_EQ(linearize(kLong, SegmentRegister::ds, odd, 0x2000, 8, MemoryAccess::write).value, 0x2000u);
-  EXPECT_EQ(linearize(kLong, SegmentRegister::gs, odd, 0x2000, 8, MemoryAccess::write).value, 0x3000u);
+  EXPECT_EQ(linearize(kLong, SegmentRegister::ds, odd, 0x2000, 8, MemoryAccess::write).value,
+            0x2000u);
+  EXPECT_EQ(linearize(kLong, SegmentRegister::gs, odd, 0x2000, 8, MemoryAccess::write).value,
+            0x3000u);
 }
 TEST(Linearize, NonCanonicalIsGeneralProtectionOrStackFault) {
   const u64 top = 0x7fff'ffff'ffff;
@@ -63,28 +69,40 @@ TEST(Linearize, NonCanonicalIsGeneralProtectionOrStackFault) {
   EXPECT_EQ(straddles.fault.vector, 13);
   EXPECT_TRUE(straddles.fault.has_error);
   EXPECT_EQ(straddles.fault.error, 0u);
-  EXPECT_EQ(linearize(kLong, SegmentRegister::ss, {}, top + 1, 8, MemoryAccess::read).fault.vector, 12);
+  EXPECT_EQ(linearize(kLong, SegmentRegister::ss, {}, top + 1, 8, MemoryAccess::read).fault.vector,
+            12);
   const AddressingMode la57{.linear_bits = 57};
-  EXPECT_FALSE(linearize(la57, SegmentRegister::ds, {}, top + 1, 8, MemoryAccess::read).fault.valid);
+  EXPECT_FALSE(
+      linearize(la57, SegmentRegister::ds, {}, top + 1, 8, MemoryAccess::read).fault.valid);
 }
 TEST(Linearize, ChecksLimits) {
   Segment s = flat();
   s.limit = 0xfff;
   s.base = 0xffff'f800;
-  EXPECT_EQ(linearize(kProtected, SegmentRegister::ds, s, 0xffc, 4, MemoryAccess::read).value, 0x7fcu);
-  EXPECT_EQ(linearize(kProtected, SegmentRegister::ds, s, 0xffd, 4, MemoryAccess::read).fault.vector, 13);
-  EXPECT_EQ(linearize(kProtected, SegmentRegister::ss, s, 0xffd, 4, MemoryAccess::read).fault.vector, 12);
-  EXPECT_TRUE(linearize(kProtected, SegmentRegister::ds, flat(), 0xffff'fffd, 4, MemoryAccess::read).fault.valid);
-  EXPECT_FALSE(linearize(kProtected, SegmentRegister::ds, flat(), 0xffff'fffc, 4, MemoryAccess::read).fault.valid);
+  EXPECT_EQ(linearize(kProtected, SegmentRegister::ds, s, 0xffc, 4, MemoryAccess::read).value,
+            0x7fcu);
+  EXPECT_EQ(
+      linearize(kProtected, SegmentRegister::ds, s, 0xffd, 4, MemoryAccess::read).fault.vector, 13);
+  EXPECT_EQ(
+      linearize(kProtected, SegmentRegister::ss, s, 0xffd, 4, MemoryAccess::read).fault.vector, 12);
+  EXPECT_TRUE(linearize(kProtected, SegmentRegister::ds, flat(), 0xffff'fffd, 4, MemoryAccess::read)
+                  .fault.valid);
+  EXPECT_FALSE(
+      linearize(kProtected, SegmentRegister::ds, flat(), 0xffff'fffc, 4, MemoryAccess::read)
+          .fault.valid);
 }
 TEST(Linearize, ExpandDownAllowsWhatIsAboveTheLimit) {
   Segment s = flat(kExpandDown);
   s.limit = 0xfff;
-  EXPECT_TRUE(linearize(kProtected, SegmentRegister::ds, s, 0xfff, 1, MemoryAccess::read).fault.valid);
-  EXPECT_FALSE(linearize(kProtected, SegmentRegister::ds, s, 0x1000, 4, MemoryAccess::write).fault.valid);
+  EXPECT_TRUE(
+      linearize(kProtected, SegmentRegister::ds, s, 0xfff, 1, MemoryAccess::read).fault.valid);
+  EXPECT_FALSE(
+      linearize(kProtected, SegmentRegister::ds, s, 0x1000, 4, MemoryAccess::write).fault.valid);
   s.attributes = kExpandDown16;
-  EXPECT_FALSE(linearize(kProtected, SegmentRegister::ds, s, 0xfffc, 4, MemoryAccess::write).fault.valid);
-  EXPECT_TRUE(linearize(kProtected, SegmentRegister::ds, s, 0xfffd, 4, MemoryAccess::write).fault.valid);
+  EXPECT_FALSE(
+      linearize(kProtected, SegmentRegister::ds, s, 0xfffc, 4, MemoryAccess::write).fault.valid);
+  EXPECT_TRUE(
+      linearize(kProtected, SegmentRegister::ds, s, 0xfffd, 4, MemoryAccess::write).fault.valid);
 }
 TEST(Linearize, ChecksTypesInProtectedModeOnly) {
   const auto faults = [](const AddressingMode& mode, u16 attributes, MemoryAccess access) {
@@ -106,10 +124,11 @@ TEST(MemoryOperand, PutsItTogether) {
   ASSERT_EQ(decode_instruction(CodeMode::bits64, code, i), DecodeStatus::ok);
   GuestRegisters r{};
   r[Gpr::rdi] = 0x100;
-  const auto address = memory_operand_address(i, kLong, r, 4, 4, MemoryAccess::read, [](SegmentRegister name) {
-    EXPECT_EQ(name, SegmentRegister::gs);
-    return Segment{.selector = 0, .attributes = 0, .limit = 0, .base = 0xffff'8880'0000'0000};
-  });
+  const auto address =
+      memory_operand_address(i, kLong, r, 4, 4, MemoryAccess::read, [](SegmentRegister name) {
+        EXPECT_EQ(name, SegmentRegister::gs);
+        return Segment{.selector = 0, .attributes = 0, .limit = 0, .base = 0xffff'8880'0000'0000};
+      });
   EXPECT_EQ(address.value, 0xffff'8880'0000'0110);
 }
 

@@ -21,7 +21,8 @@ TEST(ModelControlBlock, SyscallStateReachesTheProcessorOnlyByALoad) {
   Processor processor;
   ControlBlock l2{&processor.syscall_state};
   l2.set_sysenter_eip(7);
-  l2.set_segment(SegmentRegister::tr, Segment{.selector = 0x40, .attributes = 0x8b, .limit = 0x67, .base = 9});
+  l2.set_segment(SegmentRegister::tr,
+                 Segment{.selector = 0x40, .attributes = 0x8b, .limit = 0x67, .base = 9});
   EXPECT_EQ(processor.syscall_state.sysenter_eip, 0u);
   l2.load_syscall_state();
   EXPECT_EQ(processor.syscall_state.sysenter_eip, 7u);
@@ -52,7 +53,8 @@ TEST(ModelProcessor, PlaysItsScriptAndConsumesWhatWasRequested) {
 
 TEST(ModelControlBlock, CplIsTheDplOfSs) {
   ControlBlock block;
-  block.set_segment(SegmentRegister::ss, Segment{.selector = 3, .attributes = 0xcf3, .limit = ~0u, .base = 0});
+  block.set_segment(SegmentRegister::ss,
+                    Segment{.selector = 3, .attributes = 0xcf3, .limit = ~0u, .base = 0});
   EXPECT_EQ(block.cpl(), 3);
 }
 

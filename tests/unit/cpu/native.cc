@@ -9,8 +9,8 @@ using aerie::cpu::NativeState;
 
 static_assert(offsetof(NativeState, rflags) == 128);
 
-// Loads registers and flags, calls the instruction, and stores them again. RDI holds the state but while
-// the instruction runs, when the stack does.
+// Loads registers and flags, calls the instruction, and stores them again. RDI holds the state but
+// while the instruction runs, when the stack does.
 asm(R"(
   .text
   .type aerie_native_run, @function
@@ -76,7 +76,8 @@ namespace aerie::cpu {
 
 bool run_natively(std::span<const u8> code, NativeState& state) {
   static u8* const page = [] {
-    void* p = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* p =
+        mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? nullptr : static_cast<u8*>(p);
   }();
   if (page == nullptr) {
