@@ -16,7 +16,7 @@ enum class ExitReason : u8 {
   init,                // must not happen (PITFALLS); logged
   smi,
   interrupt_window,    // the guest can take an interrupt now
-  cr_read,             // info1 = control register number; operands come from decoding
+  cr_read,             // `vector` = control register number; operands come from decoding
   cr_write,
   cr0_selective,       // CR0 write changing bits other than TS and MP, LMSW and CLTS among them
   dr_read,
@@ -82,7 +82,7 @@ struct IoInformation {
 
 struct Exit {
   ExitReason reason;
-  u8 vector;
+  u8 vector;       // of an exception; of a control or debug register
   u32 raw_code;
   u64 error_code;
   u64 info1;

@@ -42,6 +42,7 @@ bool Vcpu::write_cr0(u64 value) {
   }
   block_l1_.set_cr0(w.value);
   block_l1_.set_efer(w.efer);
+  update_paging_mode();
   forget(w.forget);
   return true;
 }
@@ -70,6 +71,7 @@ void Vcpu::set_guest_cr4(u64 value) {
   const u64 processor = machine.cr_policy.hardware_cr4(value);
   const u64 hidden = value & ~processor;
   block_l1_.set_cr4(processor);
+  update_paging_mode();
   if ((hidden != 0) != (cr4_hidden != 0)) {
     cr4_hidden = hidden;
     update_intercepts();
@@ -84,6 +86,7 @@ bool Vcpu::write_efer(u64 value) {
     return false;
   }
   block_l1_.set_efer(w.efer);
+  update_paging_mode();
   forget(w.forget);
   return true;
 }

@@ -1,34 +1,24 @@
-// The instruction at a guest's RIP, through the walk cache and the decode cache (DESIGN §3).
+// The instruction at L1's RIP (DESIGN §3): the exit sites first, then the walk cache and the decode cache.
 #pragma once
 
 #include "vmm/vcpu.h"
 
 namespace aerie::vmm {
 
-// Bytes from `linear` to the end of its page, empty where L1 has no RAM or ROM there.
-inline std::span<const u8> code_at(Vcpu& v, u64 linear) {
-  auto& b = v.block();
-  const mmu::ModeBits mode{b.cr0(), b.cr4(), b.efer()};
-  const u8* bytes = v.walk_cache.code_bytes(mode, b.cr3(), linear, machine.l1_memory);
-  return bytes == nullptr ? std::span<const u8>{}
-                          : std::span<const u8>{bytes, kPageSize - (linear & kPageMask)};
+[[gnu::cold, gnu::noinline]] const cpu::Instruction* fetch_slowly(Vcpu& v);
+
+// Only what the exit sites know.
+[[gnu::always_inline]] inline const cpu::Instruction* known_instruction(Vcpu& v) {
+  const auto& b = v.block_l1();
+  return b.segment(cpu::SegmentRegister::cs).long_mode()
+             ? v.exit_sites.find(b.rip(), b.cr3(), v.paging_mode())
+             : nullptr;
 }
 
-[[gnu::cold, gnu::noinline]] const cpu::Instruction* fetch_slowly(Vcpu& v, u64 linear,
-                                                                  cpu::CodeMode mode);
-
-// nullptr: no instruction can be read or decoded there. L1 only; an L2's is vmm/nested_fetch.h.
+// nullptr: no instruction can be read or decoded there.
 [[gnu::always_inline]] inline const cpu::Instruction* fetch_instruction(Vcpu& v) {
-  auto& b = v.block();
-  const auto& cs = b.segment(cpu::SegmentRegister::cs);
-  const cpu::CodeMode mode = cpu::code_mode(cs, b.efer());
-  const u64 linear = mode == cpu::CodeMode::bits64 ? b.rip() : static_cast<u32>(cs.base + b.rip());
-  const std::span<const u8> code = code_at(v, linear);
-  if (const cpu::Instruction* known =
-          v.decode_cache.find(linear, mode, code.data(), code.size())) [[likely]] {
-    return known;
-  }
-  return fetch_slowly(v, linear, mode);
+  const cpu::Instruction* known = known_instruction(v);
+  return known != nullptr ? known : fetch_slowly(v);
 }
 
 }  // namespace aerie::vmm

@@ -24,7 +24,8 @@ void Vcpu::run() {
       service();
     }
     ControlBlock& b = *active_;
-    Exit exit = cpu::svm::run(b, registers_);
+    Exit exit;
+    cpu::svm::run(b, registers_, exit);
     const auto& control = b.vmcb().control;
     if (((control.exit_int_info & cpu::svm::event::valid) | control.interrupt_state |
          static_cast<u64>(stepping_)) != 0) [[unlikely]] {
@@ -34,6 +35,7 @@ void Vcpu::run() {
       ++telemetry_->exits[1][static_cast<unsigned>(exit.reason)][0];
       kL1Exits[static_cast<unsigned>(exit.reason)](*this, exit);
     } else {
+      cpu::svm::complete_exit(b.vmcb().control, exit);
       handle_l2_exit(*this, exit);
     }
   }
@@ -275,18 +277,9 @@ void Vcpu::raise(Event event) {
   event_ = event;
 }
 
-void Vcpu::skip(const cpu::Instruction& instruction) {
-  ControlBlock& b = *active_;
-  b.set_rip(cpu::next_rip(instruction, b.rip(), code_mode()));
-  b.set_interrupt_shadow(false);
-  refetches_ = 0;
-  if (step_ != StepReason::none || (b.rflags() & (rflags::tf | rflags::rf)) != 0) [[unlikely]] {
-    finish_instruction();
-  }
-}
-
 void Vcpu::finish_instruction() {
   ControlBlock& b = *active_;
+  refetches_ = 0;
   if (step_ == StepReason::nmi_unblocking) {
     nmi_blocked = false;
   }
@@ -394,6 +387,7 @@ void Vcpu::reset() {
   stepping_ = false;
   nmi_blocked = false;
   nmis.clear();
+  update_paging_mode();
   virtualization_reset(*this);
   update_intercepts();
   work_ = true;

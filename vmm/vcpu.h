@@ -9,7 +9,9 @@
 #include "cpu/emulate/emulator.h"
 #include "cpu/exit.h"
 #include "cpu/svm/control_block.h"
+#include "cpu/svm/exit_code.h"
 #include "mmu/walk_cache.h"
+#include "vmm/exit_sites.h"
 #include "vmm/local_apic.h"
 #include "vmm/machine.h"
 #include "vmm/policy/cpuid.h"
@@ -61,7 +63,20 @@ class Vcpu {
   void refetch();
   // RIP to the next instruction; ends the interrupt shadow, and a step; delivers the single-step trap
   // where the guest has TF set (SDM vol. 3, 18.3.1.4).
-  void skip(const cpu::Instruction& instruction);
+  [[gnu::always_inline]] void skip(const cpu::Instruction& instruction) {
+    cpu::svm::Vmcb& b = active_->vmcb();
+    const u64 next = b.save.rip + instruction.length;
+    // EIP wraps at 4 GiB.
+    const bool wide = b.save.segments[static_cast<u8>(cpu::SegmentRegister::cs)].long_mode();
+    b.save.rip = wide ? next : static_cast<u32>(next);
+    b.control.interrupt_state = 0;
+    const u64 flags = b.save.rflags & (cpu::rflags::tf | cpu::rflags::rf);
+    if ((flags | static_cast<u8>(step_) | refetches_) != 0) [[unlikely]] {
+      finish_instruction();
+    }
+  }
+
+  void finish_instruction();
 
   // --- events
   // To be delivered at the next entry, before anything else. Combines with an event that is already
@@ -101,8 +116,19 @@ class Vcpu {
 
   policy::VcpuCpuid cpuid;
   policy::VcpuMsrs msrs;
+  ExitSites exit_sites;
   cpu::DecodeCache decode_cache;
   mmu::WalkCache walk_cache;
+  // How L1 translates linear addresses, as the caches' key. Every change of CR0, CR4 and EFER comes to L0.
+  mmu::ModeBits paging_mode() const { return paging_mode_; }
+  // The rest of what there is to know of an exit of L1.
+  cpu::Exit complete(cpu::Exit exit) const {
+    cpu::svm::complete_exit(block_l1_.vmcb().control, exit);
+    return exit;
+  }
+  void update_paging_mode() {
+    paging_mode_ = mmu::ModeBits{block_l1_.cr0(), block_l1_.cr4(), block_l1_.efer()};
+  }
 
   // CR4 bits that L1 sees set and its processor does not have (VMXE).
   u64 cr4_hidden = 0;
@@ -139,7 +165,6 @@ class Vcpu {
   void deliver_events();
   void wait();
   void note_interrupted(cpu::Exit& exit);
-  void finish_instruction();
   void note_window();
   bool can_take_interrupt();
   void begin_step();
@@ -155,6 +180,7 @@ class Vcpu {
   bool stepping_ = false;     // TF in the control block is L0's
   bool vmx_operation_ = false;  // after VMXON
   bool guest_tf_ = false;     // what the guest had there
+  mmu::ModeBits paging_mode_{};
   bool work_ = true;          // service() has something to do
   u8 refetches_ = 0;
   unsigned index_ = 0;

@@ -21,6 +21,7 @@ bool VmxContext::load_l1_paging(u64 cr0, u64 cr3, u64 cr4, u64 efer) {
     v_.set_guest_cr4(cr4);
   }
   b.set_efer(efer);
+  v_.update_paging_mode();
   b.flush(cpu::TlbFlush::tag);
   return !nested::vmx::pae_paging(cr0, cr4, efer) || v_.pdptes_valid(cr3);
 }
@@ -123,31 +124,49 @@ constexpr auto kOperations = make_operations();
 }  // namespace
 
 const cpu::Instruction* VmxContext::decode_l2(const cpu::Exit& exit) {
-  auto& b = v_.block_l2();
-  const auto& cs = b.segment(SegmentRegister::cs);
-  const cpu::CodeMode mode = cpu::code_mode(cs, b.efer());
-  const u64 linear = mode == cpu::CodeMode::bits64 ? b.rip() : static_cast<u32>(cs.base + b.rip());
-  const mmu::ModeBits bits{b.cr0(), b.cr4(), b.efer()};
-  const auto code = [&](u64 at) -> std::span<const u8> {
-    const u8* bytes =
-        root_ != nullptr
-            ? v_.walk_cache.code_bytes(bits, b.cr3(), at, root_generation_, machine.l1_memory,
-                                       mmu::Eptp{eptp_}, vmx_machine.ept)
-            : v_.walk_cache.code_bytes(bits, b.cr3(), at, machine.l1_memory);
-    return bytes == nullptr ? std::span<const u8>{}
-                            : std::span<const u8>{bytes, kPageSize - (at & kPageMask)};
-  };
-  const std::span<const u8> here = code(linear);
-  const cpu::Instruction* i = v_.decode_cache.find(linear, mode, here.data(), here.size());
+  const auto& b = v_.block_l2();
+  const mmu::ModeBits bits{b.cr0(), b.cr4(), b.efer(), true};
+  const u64 generation = root_ != nullptr ? root_generation_ : 0;
+  const cpu::Instruction* i = nullptr;
+  if (b.segment(SegmentRegister::cs).long_mode()) [[likely]] {
+    i = v_.exit_sites.find_nested(b.rip(), b.cr3(), bits, generation);
+  }
   if (i == nullptr) [[unlikely]] {
-    v_.telemetry().count(telemetry::Event::decode_miss);
-    i = v_.decode_cache.lookup(linear, mode, code).instruction;
+    i = decode_l2_slowly(bits, generation);
   }
   const cpu::Op wanted = kOperations[static_cast<u8>(exit.reason)];
   if (i == nullptr || (wanted != cpu::Op::count && i->op != wanted)) [[unlikely]] {
     return refetch();
   }
   refetches_ = 0;
+  return i;
+}
+
+const cpu::Instruction* VmxContext::decode_l2_slowly(mmu::ModeBits bits, u64 generation) {
+  const auto& b = v_.block_l2();
+  const auto& cs = b.segment(SegmentRegister::cs);
+  const cpu::CodeMode mode = cpu::code_mode(cs, b.efer());
+  const u64 linear = mode == cpu::CodeMode::bits64 ? b.rip() : static_cast<u32>(cs.base + b.rip());
+  const auto code_at = [&](u64 at) -> std::span<const u8> {
+    const u8* bytes =
+        root_ != nullptr
+            ? v_.walk_cache.code_bytes(bits, b.cr3(), at, generation, machine.l1_memory,
+                                       mmu::Eptp{eptp_}, vmx_machine.ept)
+            : v_.walk_cache.code_bytes(bits, b.cr3(), at, machine.l1_memory);
+    return bytes == nullptr ? std::span<const u8>{}
+                            : std::span<const u8>{bytes, kPageSize - (at & kPageMask)};
+  };
+  const std::span<const u8> code = code_at(linear);
+  const cpu::Instruction* i = v_.decode_cache.find(linear, mode, code.data(), code.size());
+  if (i == nullptr) {
+    v_.telemetry().count(telemetry::Event::decode_miss);
+    i = v_.decode_cache.lookup(linear, mode, code_at).instruction;
+  }
+  mmu::WalkCache::Path path;
+  if (i != nullptr && mode == cpu::CodeMode::bits64 &&
+      v_.walk_cache.path(bits, b.cr3(), linear, generation, path)) {
+    v_.exit_sites.add(linear, b.cr3(), bits, generation, path, code.data(), *i);
+  }
   return i;
 }
 

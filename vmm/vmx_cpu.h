@@ -116,6 +116,7 @@ class VmxContext {
  private:
   const mmu::Root* root() const { return root_; }
   mmu::Root* find_root(u64 eptp);
+  const cpu::Instruction* decode_l2_slowly(mmu::ModeBits bits, u64 generation);
   const cpu::Instruction* refetch();
   // Copies by L2's linear address; page faults and violations go where they belong.
   bool access_l2_linear(u64 linear, void* data, u64 size, bool write);

@@ -49,23 +49,16 @@ static_assert(kExitMap[0x7f].reason == ExitReason::shutdown);
 static_assert(kExitMap[0x89].reason == ExitReason::wbinvd);
 static_assert(kExitMap[0x8d].reason == ExitReason::xsetbv);
 
-// The neutral exit in a VMCB after #VMEXIT.
-[[gnu::always_inline]] inline Exit decode_exit(const ControlArea& c) {
+// The neutral reason of the exit in a VMCB after #VMEXIT; the rest of `exit` is complete_exit()'s, for the
+// handlers that want it.
+[[gnu::always_inline]] inline void decode_exit(const ControlArea& c, Exit& exit) {
   const u64 code = c.exit_code;
-  Exit exit;
-  exit.raw_code = static_cast<u32>(code);
-  exit.info1 = c.exit_info1;
-  exit.info2 = c.exit_info2;
-  exit.error_code = c.exit_info1;
-  exit.vector = 0;
   if (code < kExitCodes) [[likely]] {
     const ExitMapping m = kExitMap[code];
     exit.reason = m.reason;
     exit.vector = m.number;
     if (m.reason == ExitReason::rdmsr && (c.exit_info1 & 1) != 0) {
       exit.reason = ExitReason::wrmsr;
-    } else if (m.reason <= ExitReason::dr_write && m.reason >= ExitReason::cr_read) {
-      exit.info1 = m.number;
     }
   } else if (code == kExitNpf) {
     exit.reason = ExitReason::tdp_fault;
@@ -73,9 +66,13 @@ static_assert(kExitMap[0x8d].reason == ExitReason::xsetbv);
     exit.reason = ExitReason::invalid_state;
   } else {
     exit.reason = ExitReason::unknown;
-    exit.info1 = code;
   }
-  return exit;
+}
+
+inline void complete_exit(const ControlArea& c, Exit& exit) {
+  exit.raw_code = static_cast<u32>(c.exit_code);
+  exit.info1 = exit.error_code = c.exit_info1;
+  exit.info2 = c.exit_info2;
 }
 
 }  // namespace aerie::cpu::svm

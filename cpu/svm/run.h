@@ -9,7 +9,7 @@ namespace aerie::cpu::svm {
 
 // Runs the guest of `block` until its next #VMEXIT. GIF is 0 before and after. Inlined into the vCPU
 // loop, so that no callee-saved register is pushed and popped at every exit.
-[[gnu::always_inline]] inline Exit run(ControlBlock& block, GuestRegisters& registers) {
+[[gnu::always_inline]] inline void run(ControlBlock& block, GuestRegisters& registers, Exit& exit) {
   Vmcb& vmcb = block.vmcb();
   vmcb.save.rax = registers[Gpr::rax];
   vmcb.save.rsp = registers[Gpr::rsp];
@@ -55,7 +55,8 @@ namespace aerie::cpu::svm {
         "cc");
   registers[Gpr::rax] = vmcb.save.rax;
   registers[Gpr::rsp] = vmcb.save.rsp;
-  return decode_exit(vmcb.control);
+  vmcb.control.tlb_control = tlb_control::nothing;
+  decode_exit(vmcb.control, exit);
 }
 
 }  // namespace aerie::cpu::svm

@@ -128,6 +128,7 @@ void start_l1() {
   b.set_segment(SegmentRegister::gdtr, {0, 0, loaded.entry.gdt_limit, loaded.entry.gdt_base});
   b.set_segment(SegmentRegister::idtr, {0, 0, 0, 0});
   b.set_cr0(cpu::cr0::pe | cpu::cr0::et);
+  v.update_paging_mode();
   b.set_rip(loaded.entry.eip);
   v.registers() = {};
   v.registers()[cpu::Gpr::rax] = loaded.entry.eax;

@@ -31,11 +31,12 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
     return;
   }
   // The guest's own, intercepted to set RF, or for the length of a step.
+  const cpu::Exit whole = v.complete(exit);
   const auto e = static_cast<Exception>(exit.vector);
   if (e == Exception::pf) {
-    v.block().set_cr2(exit.info2);
+    v.block().set_cr2(whole.info2);
   }
-  v.raise(cpu::has_error_code(exit.vector) ? Event::exception(e, static_cast<u32>(exit.error_code))
+  v.raise(cpu::has_error_code(exit.vector) ? Event::exception(e, static_cast<u32>(whole.error_code))
                                            : Event::exception(e));
 }
 
@@ -65,7 +66,7 @@ void invalid_state(Vcpu& v, const cpu::Exit&) {
 
 void unexpected(Vcpu& v, const cpu::Exit& exit) {
   end_run(telemetry::EndState::panic, "L1 cpu{}: no handler for exit {} (code {x}) at rip {x}", v.index(),
-          static_cast<u32>(exit.reason), exit.raw_code, v.block_l1().rip());
+          static_cast<u32>(exit.reason), v.complete(exit).raw_code, v.block_l1().rip());
 }
 
 }  // namespace aerie::vmm::exits

@@ -9,18 +9,31 @@ namespace aerie::vmm::exits {
 using cpu::Gpr;
 using cpu::Op;
 
-void cpuid(Vcpu& v, const cpu::Exit&) {
+namespace {
+
+[[gnu::cold, gnu::noinline]] void cpuid_slowly(Vcpu& v) {
   const cpu::Instruction* i = fetch_instruction(v);
-  if (i == nullptr || i->op != Op::cpuid) [[unlikely]] {
+  if (i == nullptr || i->op != Op::cpuid) {
     v.refetch();
     return;
   }
-  auto& r = v.registers();
   // Where XSETBV cannot be intercepted, XCR0 has to be looked at when its sizes are asked for.
-  if (static_cast<u32>(r[Gpr::rax]) == 0xd) [[unlikely]] {
+  if (static_cast<u32>(v.registers()[Gpr::rax]) == 0xd) {
     v.update_cpuid();
   }
-  v.cpuid.execute(r);
+  v.cpuid.execute(v.registers());
+  v.skip(*i);
+}
+
+}  // namespace
+
+void cpuid(Vcpu& v, const cpu::Exit&) {
+  const cpu::Instruction* i = known_instruction(v);
+  if (i == nullptr || i->op != Op::cpuid || static_cast<u32>(v.registers()[Gpr::rax]) == 0xd ||
+      !v.cpuid.execute_known(v.registers())) [[unlikely]] {
+    cpuid_slowly(v);
+    return;
+  }
   v.skip(*i);
 }
 

@@ -50,7 +50,8 @@ struct Register {
 
 }  // namespace
 
-void tdp_fault(Vcpu& v, const cpu::Exit& exit) {
+void tdp_fault(Vcpu& v, const cpu::Exit& bare) {
+  const cpu::Exit exit = v.complete(bare);
   const cpu::Instruction* i = fetch_instruction(v);
   if (i == nullptr) [[unlikely]] {
     v.refetch();

@@ -117,18 +117,27 @@ class VcpuCpuid {
     }
   }
 
-  // CPUID's effect on RAX, RBX, RCX and RDX.
-  [[gnu::always_inline]] void execute(cpu::GuestRegisters& registers) {
+  // CPUID's effect on RAX, RBX, RCX and RDX. False, and nothing done, where the answer is not at hand.
+  [[gnu::always_inline]] bool execute_known(cpu::GuestRegisters& registers) const {
     const auto leaf = static_cast<u32>(registers[cpu::Gpr::rax]);
     const auto subleaf = static_cast<u32>(registers[cpu::Gpr::rcx]);
-    Entry& entry = entries_[index_of(leaf, subleaf)];
+    const Entry& entry = entries_[index_of(leaf, subleaf)];
     if (entry.leaf != leaf || entry.subleaf != subleaf) [[unlikely]] {
-      fill(entry, leaf, subleaf);
+      return false;
     }
     registers[cpu::Gpr::rax] = entry.result.eax;
     registers[cpu::Gpr::rbx] = entry.result.ebx;
     registers[cpu::Gpr::rcx] = entry.result.ecx;
     registers[cpu::Gpr::rdx] = entry.result.edx;
+    return true;
+  }
+  void execute(cpu::GuestRegisters& registers) {
+    if (!execute_known(registers)) {
+      const auto leaf = static_cast<u32>(registers[cpu::Gpr::rax]);
+      const auto subleaf = static_cast<u32>(registers[cpu::Gpr::rcx]);
+      fill(entries_[index_of(leaf, subleaf)], leaf, subleaf);
+      execute_known(registers);
+    }
   }
 
  private:
