@@ -329,6 +329,31 @@ template <L1Context C>
   succeed(i);
 }
 
+template <L1Context C>
+[[gnu::always_inline]] inline bool Vmx<C>::execute_known(const cpu::Instruction& i) {
+  Block& b = v_.block_l1();
+  if (mode_ != Mode::root || current_ == kNoVmcs || i.has_memory() || b.cpl() != 0) [[unlikely]] {
+    return false;
+  }
+  cpu::GuestRegisters& registers = v_.registers();
+  const FieldSlot slot = v_.fields().find(registers.gpr[i.reg & 15]);
+  if (!slot.present() || (stale_ & slot.mask()) != 0) [[unlikely]] {
+    return false;
+  }
+  if (i.op == cpu::Op::vmread) {
+    registers.gpr[i.rm & 15] = read_field(c_, slot);
+  } else {
+    if (slot.read_only() || (slot.group == static_cast<u8>(Group::exit) && stale_ != 0)) [[unlikely]] {
+      return false;
+    }
+    if (write_field(c_, slot, registers.gpr[i.rm & 15])) {
+      dirty_ |= slot.mask();
+    }
+  }
+  b.set_rflags(b.rflags() & ~cpu::rflags::arithmetic);
+  return true;
+}
+
 // INVEPT: types 1 and 2. 31.3; table 31-? gives the descriptor: EPTP in bits 63:0, the rest reserved.
 template <L1Context C>
 void Vmx<C>::invept(const cpu::Instruction& i) {

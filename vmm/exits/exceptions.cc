@@ -3,6 +3,7 @@
 #include "vmm/fetch.h"
 #include "vmm/hypercall.h"
 #include "vmm/virtualization.h"
+#include "vmm/vmx_cpu.h"
 
 namespace aerie::vmm::exits {
 
@@ -10,26 +11,28 @@ using cpu::Event;
 using cpu::Exception;
 using cpu::Op;
 
-void exception(Vcpu& v, const cpu::Exit& exit) {
-  if (exit.vector == static_cast<u8>(Exception::ud)) {
-    // Every VMX instruction raises #UD on an SVM host (FACTS).
-    const cpu::Instruction* i = fetch_instruction(v);
-    if (i != nullptr && i->op >= Op::vmcall && i->op <= Op::vmfunc && vmx_instruction(v, *i)) {
-      return;
-    }
-    if (i != nullptr && i->op == Op::vmcall) {
-      hypercall(v, *i);
-      return;
-    }
-    if (i != nullptr && i->op == Op::icebp) {
-      // TCG does not know it. A trap: RIP is past it, DR6 says nothing (SDM vol. 3, 6.3.1).
-      v.skip(*i);
-      v.raise(Exception::db);
-      return;
-    }
-    v.raise(Exception::ud);
+namespace {
+
+// Every VMX instruction raises #UD on an SVM host (FACTS).
+[[gnu::noinline]] void undefined_opcode(Vcpu& v) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i != nullptr && i->op >= Op::vmcall && i->op <= Op::vmfunc && vmx_instruction(v, *i)) {
     return;
   }
+  if (i != nullptr && i->op == Op::vmcall) {
+    hypercall(v, *i);
+    return;
+  }
+  if (i != nullptr && i->op == Op::icebp) {
+    // TCG does not know it. A trap: RIP is past it, DR6 says nothing (SDM vol. 3, 6.3.1).
+    v.skip(*i);
+    v.raise(Exception::db);
+    return;
+  }
+  v.raise(Exception::ud);
+}
+
+[[gnu::noinline]] void other_exception(Vcpu& v, const cpu::Exit& exit) {
   // The guest's own, intercepted to set RF, or for the length of a step.
   const cpu::Exit whole = v.complete(exit);
   const auto e = static_cast<Exception>(exit.vector);
@@ -38,6 +41,24 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
   }
   v.raise(cpu::has_error_code(exit.vector) ? Event::exception(e, static_cast<u32>(whole.error_code))
                                            : Event::exception(e));
+}
+
+}  // namespace
+
+void exception(Vcpu& v, const cpu::Exit& exit) {
+  if (exit.vector != static_cast<u8>(Exception::ud)) [[unlikely]] {
+    other_exception(v, exit);
+    return;
+  }
+  const cpu::Instruction* i = known_instruction(v);
+  const bool known = i != nullptr && (i->op == Op::vmread || i->op == Op::vmwrite) && v.vmx != nullptr &&
+                     v.vmx->engine.execute_known(*i);
+  if (!known) [[unlikely]] {
+    undefined_opcode(v);
+    return;
+  }
+  v.telemetry().count(i->op == Op::vmread ? telemetry::Event::vmread : telemetry::Event::vmwrite);
+  v.skip(*i);
 }
 
 void shutdown(Vcpu& v, const cpu::Exit&) {
