@@ -51,9 +51,7 @@ u8 guest_main() {
   bench("rdmsr_tsc_adjust", [] {
     asm volatile("rdmsr" ::"c"(cpu::msr::tsc_adjust) : "rax", "rdx");
   });
-  bench("rdmsr_apic_base", [] {
-    asm volatile("rdmsr" ::"c"(cpu::msr::apic_base) : "rax", "rdx");
-  });
+  bench("rdmsr_apic_base", [] { asm volatile("rdmsr" ::"c"(cpu::msr::apic_base) : "rax", "rdx"); });
   bench("wrmsr_tsc_adjust", [] { cpu::wrmsr(cpu::msr::tsc_adjust, 0); });
   bench("in_port", [] { asm volatile("inb $0x61, %%al" ::: "rax"); });
   const u64 cr4 = cpu::read_cr4();

@@ -1,11 +1,11 @@
-// What an operation costs, in ticks of the TSC: under `-icount shift=0,sleep=off` QEMU's TSC counts the
-// instructions of all levels together. Lines for `aerie bench`:
+// What an operation costs, in ticks of the TSC: under `-icount shift=0,sleep=off` QEMU's TSC counts
+// the instructions of all levels together. Lines for `aerie bench`:
 //
 //   BENCH name 152 instructions           the least of many runs
 //   BENCH name_average 153 instructions   the mean of all
 //
-// A run is kRepeat operations in a row; the loop and the two RDTSCs, measured with no operation, are
-// taken off. Words of the command line choose by name, as in cases.h; rounds=N sets the runs.
+// A run is kRepeat operations in a row; the loop and the two RDTSCs, measured with no operation,
+// are taken off. Words of the command line choose by name, as in cases.h; rounds=N sets the runs.
 #pragma once
 
 #include "cpu/arch/instructions.h"

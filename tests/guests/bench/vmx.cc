@@ -1,16 +1,17 @@
-// The cost of VMX for L1: its VMX instructions, and an exit of its L2 that it answers with nothing but
-// VMRESUME (the exiting instruction is executed again, so no VMREAD or VMWRITE is in the figure).
+// The cost of VMX for L1: its VMX instructions, and an exit of its L2 that it answers with nothing
+// but VMRESUME (the exiting instruction is executed again, so no VMREAD or VMWRITE is in the
+// figure).
+#include "tests/guests/runtime/vmx.h"
 #include "cpu/arch/msr.h"
 #include "tests/guests/bench/measure.h"
-#include "tests/guests/runtime/vmx.h"
 
 extern "C" aerie::u64 guest_bench_resume(aerie::u64 count);
 
 namespace aerie::guest {
 namespace {
 
-// u64 guest_bench_resume(u64 count): `count` times VMRESUME and the exit of what L2 does. L2 must leave
-// RBX alone. Returns 0 if an entry failed.
+// u64 guest_bench_resume(u64 count): `count` times VMRESUME and the exit of what L2 does. L2 must
+// leave RBX alone. Returns 0 if an entry failed.
 asm(R"(
         .text
         .globl guest_bench_resume
@@ -60,7 +61,8 @@ void bench_exit(std::string_view name, L2& l2, void (*function)(u64), u64 argume
   const u64 rounds = option("rounds", 200);
   // The difference of kRepeat + 1 exits and one: what is around the loop falls out.
   const Cost one = time_runs([] { failed = guest_bench_resume(1) == 0 || failed; }, rounds);
-  const Cost many = time_runs([] { failed = guest_bench_resume(kRepeat + 1) == 0 || failed; }, rounds);
+  const Cost many =
+      time_runs([] { failed = guest_bench_resume(kRepeat + 1) == 0 || failed; }, rounds);
   print_cost(name, many, one);
 }
 
@@ -70,11 +72,13 @@ void bench_instructions() {
   bench("vmread", [&] { asm volatile("vmread %1, %0" : "+r"(value) : "r"(rip) : "cc"); });
   bench("vmwrite", [&] { asm volatile("vmwrite %0, %1" ::"r"(value), "r"(rip) : "cc", "memory"); });
   u64 memory = 0;
-  bench("vmread_memory",
-        [&] { asm volatile("vmread %1, %0" : "=m"(memory) : "r"(rip) : "cc", "memory"); });
+  bench("vmread_memory", [&] {
+    asm volatile("vmread %1, %0" : "=m"(memory) : "r"(rip) : "cc", "memory");
+  });
   const u64 exit_reason = static_cast<u64>(Field::exit_reason);
-  bench("vmread_exit_reason",
-        [&] { asm volatile("vmread %1, %0" : "+r"(value) : "r"(exit_reason) : "cc"); });
+  bench("vmread_exit_reason", [&] {
+    asm volatile("vmread %1, %0" : "+r"(value) : "r"(exit_reason) : "cc");
+  });
   const u64 region = vmptrst();
   bench("vmptrld_same", [&] { asm volatile("vmptrld %0" ::"m"(region) : "cc", "memory"); });
   const u64 other = alloc_vmcs();
@@ -106,8 +110,9 @@ void measure_all() {
   });
   bench_exit("l2_vmcall", l2, [](u64) { vmcall(); });
   l2.intercept_msr(cpu::msr::lstar, true, true);
-  bench_exit("l2_rdmsr", l2,
-             [](u64) { asm volatile("rdmsr" ::"c"(cpu::msr::lstar) : "rax", "rdx"); });
+  bench_exit("l2_rdmsr", l2, [](u64) {
+    asm volatile("rdmsr" ::"c"(cpu::msr::lstar) : "rax", "rdx");
+  });
   l2.proc(cpu::vmx::proc::hlt);
   bench_exit("l2_hlt", l2, [](u64) { asm volatile("hlt"); });
   // An EPT violation that L1 does not mend.
@@ -116,8 +121,10 @@ void measure_all() {
     Ept absent;
     absent.entry(page) = 0;
     absent.install(l2);
-    bench_exit("l2_ept_violation", l2,
-               [](u64 address) { asm volatile("movl (%0), %%eax" ::"r"(address) : "rax"); }, page);
+    bench_exit(
+        "l2_ept_violation", l2,
+        [](u64 address) { asm volatile("movl (%0), %%eax" ::"r"(address)
+                                       : "rax"); }, page);
   }
 }
 

@@ -1,6 +1,6 @@
 // The local APIC of one processor: priorities, EOI, self-IPIs, register access in every instruction
-// form that compilers and kernels use on the xAPIC page. With x2apic=1 all but the page's own cases run
-// in x2APIC mode. SDM vol. 3, chapter 10.
+// form that compilers and kernels use on the xAPIC page. With x2apic=1 all but the page's own cases
+// run in x2APIC mode. SDM vol. 3, chapter 10.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -17,8 +17,8 @@ constexpr u8 kHigh = 0x85;
 
 u32 taken(u8 vector) { return this_cpu().interrupts[vector]; }
 void send_self(u8 vector) { send_ipi(0, icr::self | icr::assert_level | vector); }
-// Takes what is pending and deliverable. Aerie, TCG and Bochs alike deliver a self-IPI before the next
-// instruction but one; a few more cost nothing.
+// Takes what is pending and deliverable. Aerie, TCG and Bochs alike deliver a self-IPI before the
+// next instruction but one; a few more cost nothing.
 void window() { asm volatile("sti\n\tnop\n\tnop\n\tnop\n\tcli" ::: "memory"); }
 
 void self_ipi_delivers() {
@@ -207,8 +207,8 @@ void hlt_with_pending() {
   expect_equal("interrupts", taken(kLow), 100);
 }
 
-// Reserved bits of IA32_APIC_BASE, and the illegal change from x2APIC to xAPIC or of a disabled APIC
-// to x2APIC. SDM vol. 3, 10.12.5.
+// Reserved bits of IA32_APIC_BASE, and the illegal change from x2APIC to xAPIC or of a disabled
+// APIC to x2APIC. SDM vol. 3, 10.12.5.
 void apic_base_faults() {
   const u64 base = cpu::rdmsr(cpu::msr::apic_base);
   const auto write = [](u64 value) {
@@ -251,8 +251,8 @@ void page_mov_forms() {
   expect_equal("MOV moffs", value, 0x50);
   asm volatile(".byte 0x67; movl (%%eax), %0" : "=r"(value) : "a"(tpr));
   expect_equal("MOV with a 32-bit address", value, 0x50);
-  asm volatile("movl %0, %%gs:(%1)" ::"r"(0x60), "r"(reinterpret_cast<u64>(tpr) -
-                                                     cpu::rdmsr(cpu::msr::gs_base))
+  asm volatile("movl %0, %%gs:(%1)" ::"r"(0x60),
+               "r"(reinterpret_cast<u64>(tpr) - cpu::rdmsr(cpu::msr::gs_base))
                : "memory");
   expect_equal("MOV with GS", *tpr, 0x60);
   asm volatile("push %1; popq %0" : "=r"(value64) : "r"(u64{7}));
@@ -359,7 +359,8 @@ void page_by_other_mappings() {
   *reinterpret_cast<volatile u32*>(kAlias + 0x80) = 0x20;
   expect_equal("store through an alias", *tpr_word(), 0x20);
   map_page(kAlias, kApicPage, pte::present | pte::cache_disable);
-  expect_equal("load through a read-only alias", *reinterpret_cast<volatile u32*>(kAlias + 0x80), 0x20);
+  expect_equal("load through a read-only alias", *reinterpret_cast<volatile u32*>(kAlias + 0x80),
+               0x20);
   const Fault fault = catch_fault([] { *reinterpret_cast<volatile u32*>(kAlias + 0x80) = 0x30; });
   if (expect_fault("store through a read-only alias", fault, cpu::Exception::pf, 3)) {
     expect_equal("CR2", fault.cr2, kAlias + 0x80);

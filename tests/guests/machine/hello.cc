@@ -29,7 +29,8 @@ void processors_start() {
   for (unsigned i = 1; i < cpu_count(); ++i) {
     static volatile u32 answer;
     answer = 0;
-    run_on(i, [](u64 argument) { answer = static_cast<u32>(argument) + this_cpu().index; }, 100);
+    run_on(
+        i, [](u64 argument) { answer = static_cast<u32>(argument) + this_cpu().index; }, 100);
     expect_equal("answer", answer, 100 + i);
   }
 }

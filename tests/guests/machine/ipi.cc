@@ -1,5 +1,5 @@
-// Interprocessor interrupts: delivery modes, destination modes, shorthands; INIT and SIPI; NMIs. With
-// x2apic=1 in x2APIC mode. SDM vol. 3, 9.4, 10.6, 6.7.
+// Interprocessor interrupts: delivery modes, destination modes, shorthands; INIT and SIPI; NMIs.
+// With x2apic=1 in x2APIC mode. SDM vol. 3, 9.4, 10.6, 6.7.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -103,7 +103,8 @@ void fixed_physical_halted() {
     for (unsigned i = 1; i < cpu_count(); ++i) {
       const u32 before = taken(i);
       send_ipi(cpu(i).apic_id, kFixed);
-      if (!expect(spin_until([&] { return taken(i) == before + 1; }), "a halted processor to wake")) {
+      if (!expect(spin_until([&] { return taken(i) == before + 1; }),
+                  "a halted processor to wake")) {
         return;
       }
     }
@@ -382,7 +383,8 @@ void restart_from(std::string_view what, void (*state)(u64), unsigned times) {
     expect_equal("starts", cpu(1).starts, before + 1);
     static volatile u32 answer;
     answer = 0;
-    run_on(1, [](u64 argument) { answer = static_cast<u32>(argument); }, round + 1);
+    run_on(
+        1, [](u64 argument) { answer = static_cast<u32>(argument); }, round + 1);
     if (!expect_equal("work after the restart", answer, round + 1)) {
       return;
     }
@@ -391,39 +393,42 @@ void restart_from(std::string_view what, void (*state)(u64), unsigned times) {
 
 void init_sipi_restarts() { restart_from("restart out of a polling loop", nullptr, 50); }
 void init_wakes_halted() {
-  restart_from("restart out of HLT with IF=0", [](u64) { asm volatile("cli\n\t1: hlt\n\tjmp 1b"); },
-               20);
-  restart_from("restart out of HLT with IF=1",
-               [](u64) { asm volatile("1: sti\n\thlt\n\tjmp 1b"); }, 20);
+  restart_from(
+      "restart out of HLT with IF=0", [](u64) { asm volatile("cli\n\t1: hlt\n\tjmp 1b"); }, 20);
+  restart_from(
+      "restart out of HLT with IF=1", [](u64) { asm volatile("1: sti\n\thlt\n\tjmp 1b"); }, 20);
 }
 void init_interrupts_emulated_loop() {
-  restart_from("restart out of a CPUID loop",
-               [](u64) {
-                 for (;;) {
-                   cpu::cpuid(0);
-                 }
-               },
-               20);
-  restart_from("restart out of an NMI handler",
-               [](u64) {
-                 set_handler(2, [](Frame&) {
-                   for (;;) {
-                     cpu::pause();
-                   }
-                 });
-                 send_ipi(apic_id(), icr::nmi | icr::assert_level);
-                 for (;;) {
-                   cpu::pause();
-                 }
-               },
-               5);
+  restart_from(
+      "restart out of a CPUID loop",
+      [](u64) {
+        for (;;) {
+          cpu::cpuid(0);
+        }
+      },
+      20);
+  restart_from(
+      "restart out of an NMI handler",
+      [](u64) {
+        set_handler(2, [](Frame&) {
+          for (;;) {
+            cpu::pause();
+          }
+        });
+        send_ipi(apic_id(), icr::nmi | icr::assert_level);
+        for (;;) {
+          cpu::pause();
+        }
+      },
+      5);
 }
 
 // What a processor has after INIT and SIPI. SDM vol. 3, table 9-1.
 void init_state() {
   start_cpus();
   expect(restart_cpu(1), "a restart");
-  expect_equal("CR0: ET; CD and NW as they were (0 here)", ap_start_state().cr0 & 0x8000'0013, 0x10);
+  expect_equal("CR0: ET; CD and NW as they were (0 here)", ap_start_state().cr0 & 0x8000'0013,
+               0x10);
   expect_equal("RFLAGS", ap_start_state().rflags, 2);
   expect_equal("CS selector", ap_start_state().cs, 0x800);
   static volatile u32 thermal, tpr;
@@ -520,7 +525,8 @@ constexpr Case kCases[] = {
     {"nmi_wakes_hlt", "SDM vol. 2, HLT", nmi_wakes_hlt, two_cpus},
     {"init_sipi_restarts", "SDM vol. 3, 9.4.3", init_sipi_restarts, two_cpus},
     {"init_wakes_halted", "SDM vol. 3, 9.4.3", init_wakes_halted, two_cpus},
-    {"init_interrupts_emulated_loop", "SDM vol. 3, 10.4.7.3", init_interrupts_emulated_loop, two_cpus},
+    {"init_interrupts_emulated_loop", "SDM vol. 3, 10.4.7.3", init_interrupts_emulated_loop,
+     two_cpus},
     {"init_state", "SDM vol. 3, table 9-1", init_state, two_cpus},
     {"init_edx_is_signature", "SDM vol. 3, table 9-1", init_edx_is_signature, two_cpus},
     {"sipi_without_init_ignored", "SDM vol. 3, 9.4.2", sipi_without_init_ignored, two_cpus},

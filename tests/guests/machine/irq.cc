@@ -1,6 +1,6 @@
-// External interrupts: the IOAPIC, the PICs and the ExtINT path. Lines are driven by QEMU's pc-testdev,
-// whose ports 0x2000 + IRQ set an ISA line; where there is none (Bochs), the PIT's edge is the source.
-// 82093AA data sheet; SDM vol. 3, 10.5.2, 10.6, 10.8.5.
+// External interrupts: the IOAPIC, the PICs and the ExtINT path. Lines are driven by QEMU's
+// pc-testdev, whose ports 0x2000 + IRQ set an ISA line; where there is none (Bochs), the PIT's edge
+// is the source. 82093AA data sheet; SDM vol. 3, 10.5.2, 10.6, 10.8.5.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -16,7 +16,9 @@ constexpr unsigned kOtherPin = 10;
 constexpr u8 kVector = 0x65;
 constexpr u8 kOtherVector = 0x95;
 
-void set_line(unsigned irq, bool level) { cpu::outb(static_cast<u16>(0x2000 + irq), level ? 1 : 0); }
+void set_line(unsigned irq, bool level) {
+  cpu::outb(static_cast<u16>(0x2000 + irq), level ? 1 : 0);
+}
 void pulse(unsigned irq) {
   set_line(irq, true);
   set_line(irq, false);
@@ -182,9 +184,8 @@ void level_fires_again() {
 
 void level_without_eoi_waits() {
   const LowLines lines;
-  set_handler(kVector, [](Frame&) {
-    this_cpu().interrupts[kVector] = this_cpu().interrupts[kVector] + 1;
-  });
+  set_handler(kVector,
+              [](Frame&) { this_cpu().interrupts[kVector] = this_cpu().interrupts[kVector] + 1; });
   set_ioapic_entry(kPin, here(redirection::level));
   set_line(kPin, true);
   window();
@@ -509,14 +510,16 @@ constexpr Case kCases[] = {
     {"level_tmr", "SDM vol. 3, 10.8.4", level_tmr, testdev},
     {"level_fires_again", "82093AA, 3.2.4", level_fires_again, testdev},
     {"level_without_eoi_waits", "82093AA, 3.2.4", level_without_eoi_waits, testdev},
-    {"level_dropped_is_delivered_once", "SDM vol. 3, 10.8.4", level_dropped_is_delivered_once, testdev},
+    {"level_dropped_is_delivered_once", "SDM vol. 3, 10.8.4", level_dropped_is_delivered_once,
+     testdev},
     {"level_masked_waits", "82093AA, 3.2.4", level_masked_waits, testdev},
     {"level_mask_eoi_unmask", "82093AA, 3.2.4", level_mask_eoi_unmask, testdev},
     {"level_nested_eoi", "SDM vol. 3, 10.8.5", level_nested_eoi, testdev},
     {"level_sti_hlt", "SDM vol. 2, STI", level_sti_hlt, testdev},
     {"to_other_processor", "82093AA, 3.2.4", to_other_processor, testdev | two_cpus},
     {"logical_destination", "SDM vol. 3, 10.6.2.2", logical_destination, testdev | no_x2apic},
-    {"lowest_priority_delivery", "SDM vol. 3, 10.6.2.4", lowest_priority_delivery, testdev | no_x2apic},
+    {"lowest_priority_delivery", "SDM vol. 3, 10.6.2.4", lowest_priority_delivery,
+     testdev | no_x2apic},
     {"nmi_delivery", "82093AA, 3.2.4", nmi_delivery, testdev},
     {"tpr_holds_device_interrupt", "SDM vol. 3, 10.8.3.1", tpr_holds_device_interrupt, testdev},
     {"pit_edge", "82093AA, 3.2.4", pit_edge},

@@ -89,7 +89,8 @@ void cpuid_osxsave_follows_cr4() {
 void cpuid_keeps_other_registers() {
   u64 rsi = 0x1111'2222'3333'4444, rdi = 0x5555'6666'7777'8888, r8 = 0x99, r15 = ~u64{0}, rax, rbx;
   asm volatile(
-      "mov %[r8], %%r8; mov %[r15], %%r15; mov $-1, %%rax; mov $-1, %%rbx; mov $0, %%ecx; mov $0, %%eax;"
+      "mov %[r8], %%r8; mov %[r15], %%r15; mov $-1, %%rax; mov $-1, %%rbx; mov $0, %%ecx; mov $0, "
+      "%%eax;"
       "stc; cpuid; jnc 1f; mov %%r8, %[r8]; mov %%r15, %[r15]; 1:"
       : "+S"(rsi), "+D"(rdi), [r8] "+m"(r8), [r15] "+m"(r15), "=a"(rax), "=b"(rbx)
       :
@@ -255,8 +256,7 @@ void cr0_lmsw_clts() {
   asm volatile("clts");
   expect_equal("TS after CLTS", cpu::read_cr0() & cpu::cr0::ts, 0);
   asm volatile("lmsw %w0" ::"r"(0xa));  // TS, MP; PE cannot be cleared
-  expect_equal("after LMSW", cpu::read_cr0() & 0xf,
-               cpu::cr0::pe | cpu::cr0::mp | cpu::cr0::ts);
+  expect_equal("after LMSW", cpu::read_cr0() & 0xf, cpu::cr0::pe | cpu::cr0::mp | cpu::cr0::ts);
   u64 word = 0;
   asm volatile("smsw %0" : "=r"(word));
   expect_equal("SMSW", word & 0xffff, cpu::read_cr0() & 0xffff);
@@ -330,7 +330,8 @@ void xsetbv_faults() {
   expect_fault("bit 63", xsetbv(0, bit(63) | 1), Exception::gp, 0);
   expect_fault("XCR1", xsetbv(1, 1), Exception::gp, 0);
   const u64 supported = cpu::cpuid(0xd).eax | u64{cpu::cpuid(0xd).edx} << 32;
-  expect_fault("a component that CPUID lacks", xsetbv(0, supported | bit(40) | 1), Exception::gp, 0);
+  expect_fault("a component that CPUID lacks", xsetbv(0, supported | bit(40) | 1), Exception::gp,
+               0);
   expect_equal("XCR0 untouched", cpu::xgetbv(0), xcr0);
 }
 
@@ -406,7 +407,8 @@ step_6: in $0x61, %%al
 step_7: pushfq
 step_8: andl $~0x100, (%%rsp)
         popfq
-)" ::: "rax", "rbx", "rcx", "rdx", "memory", "cc");
+)" ::
+                   : "rax", "rbx", "rcx", "rdx", "memory", "cc");
   // POPFQ at the end is itself stepped: TF was set when it began.
   expect_equal("traps", trap_count, 10);
   for (unsigned i = 0; i < 8; ++i) {
@@ -481,7 +483,8 @@ void code_breakpoint_sets_rf() {
 1:      nop
         mov $0x400, %%eax
         mov %%rax, %%dr7
-)" ::: "rax", "memory");
+)" ::
+                   : "rax", "memory");
   expect_equal("traps: once, since IRET brought RF back", trap_count, 1);
   expect_equal("DR6.B0", traps[0].dr6 & 0xf, 1);
   expect_equal("RF in the frame", traps[0].rflags & cpu::rflags::rf, cpu::rflags::rf);
@@ -514,8 +517,8 @@ void rf_on_faults() {
   expect_equal("#BP", rf(catch_fault([] { asm volatile("int3"); })), 0);
 }
 
-// The #UD and #GP that a hypervisor injects for what it emulates carry RF too, and RIP of the faulting
-// instruction.
+// The #UD and #GP that a hypervisor injects for what it emulates carry RF too, and RIP of the
+// faulting instruction.
 void rf_on_injected_faults() {
   if (host() != under_aerie) {
     skip("no hypervisor injects here");
@@ -530,11 +533,12 @@ void rf_on_injected_faults() {
 void fault_rip_of_emulated() {
   u64 expected = 0;
   const Fault fault = catch_fault([&] {
-    asm volatile("lea 1f(%%rip), %0; mov %0, %1; mov %2, %%ecx; mov %3, %%eax; mov %3, %%edx;"
-                 "1: .byte 0x48; wrmsr"
-                 : "=&r"(expected), "=m"(expected)
-                 : "i"(cpu::msr::efer), "i"(-1)
-                 : "rax", "rcx", "rdx");
+    asm volatile(
+        "lea 1f(%%rip), %0; mov %0, %1; mov %2, %%ecx; mov %3, %%eax; mov %3, %%edx;"
+        "1: .byte 0x48; wrmsr"
+        : "=&r"(expected), "=m"(expected)
+        : "i"(cpu::msr::efer), "i"(-1)
+        : "rax", "rcx", "rdx");
   });
   expect_fault("WRMSR with a REX prefix", fault, Exception::gp, 0);
   expect_equal("RIP", fault.rip, expected);
@@ -581,7 +585,10 @@ void emulated_remapped() {
   u32 eax, ebx, edx;
   const auto call = [&] {
     ebx = 0x5a5a;
-    asm volatile("call *%3" : "=a"(eax), "+b"(ebx), "=d"(edx) : "S"(kLinear), "a"(0) : "rcx", "memory");
+    asm volatile("call *%3"
+                 : "=a"(eax), "+b"(ebx), "=d"(edx)
+                 : "S"(kLinear), "a"(0)
+                 : "rcx", "memory");
   };
   for (unsigned i = 0; i < 4; ++i) {
     map_page(kLinear, first);
@@ -614,7 +621,8 @@ constexpr Case kCases[] = {
     {"cpuid_keeps_other_registers", "SDM vol. 2, CPUID", cpuid_keeps_other_registers},
     {"msr_unknown", "SDM vol. 2, RDMSR", msr_unknown, 0, raw_tcg | bochs, kIgnoresMsrs},
     {"msr_needs_cpl0", "SDM vol. 2, RDMSR", msr_needs_cpl0},
-    {"msr_efer_faults", "SDM vol. 3, 2.2.1", msr_efer_faults, 0, raw_tcg, "TCG masks EFER silently"},
+    {"msr_efer_faults", "SDM vol. 3, 2.2.1", msr_efer_faults, 0, raw_tcg,
+     "TCG masks EFER silently"},
     {"msr_pat_faults", "SDM vol. 3, 11.12.2", msr_pat_faults, 0, raw_tcg, "TCG takes any type"},
     {"msr_noncanonical", "SDM vol. 4, table 2-2", msr_noncanonical, 0, raw_tcg,
      "TCG does not check"},

@@ -1,5 +1,6 @@
-// The local APIC's timer, and what an interrupt may do at each instruction boundary. The sweeps move a
-// timer's expiry over a piece of code one tick at a time: under -icount a tick is an instruction.
+// The local APIC's timer, and what an interrupt may do at each instruction boundary. The sweeps
+// move a timer's expiry over a piece of code one tick at a time: under -icount a tick is an
+// instruction.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -35,8 +36,8 @@ u64 counts_per_millisecond() {
   return (0xffff'ffff - left) / 2;
 }
 
-// For every count from 0 to `last`, `arm(count)` and then STI; HLT. The timer's interrupt, wherever it
-// comes, must be taken once and must end the HLT.
+// For every count from 0 to `last`, `arm(count)` and then STI; HLT. The timer's interrupt, wherever
+// it comes, must be taken once and must end the HLT.
 template <class Arm>
 void sweep_sti_hlt(u32 last, Arm&& arm) {
   for (u32 count = 1; count <= last; ++count) {
@@ -63,9 +64,8 @@ void sti_hlt_sweep() {
 
 void sti_hlt_sweep_deadline() {
   set_timer(lvt::tsc_deadline);
-  sweep_sti_hlt(static_cast<u32>(option("sweep", 400)), [](u32 count) {
-    cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + count);
-  });
+  sweep_sti_hlt(static_cast<u32>(option("sweep", 400)),
+                [](u32 count) { cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + count); });
 }
 
 // With instructions a hypervisor emulates between the arming and the HLT.
@@ -97,8 +97,8 @@ guest_boundaries:
         .popsection
 )");
 
-// Where an interrupt is taken, RIP is an instruction's; nothing is lost or executed twice; and never
-// is it the one after STI or MOV SS.
+// Where an interrupt is taken, RIP is an instruction's; nothing is lost or executed twice; and
+// never is it the one after STI or MOV SS.
 void boundary_sweep() {
   set_handler(kTimer, note_rip);
   set_timer(lvt::one_shot);
@@ -204,8 +204,8 @@ void periodic_reloads_initial_count() {
   apic_write(Apic::initial_count, 0);
 }
 
-// TSC ticks for which `counts` timer counts pass, as a ratio in 1/1024; the best of several, since a
-// machine whose processor is taken away between two reads tells nonsense.
+// TSC ticks for which `counts` timer counts pass, as a ratio in 1/1024; the best of several, since
+// a machine whose processor is taken away between two reads tells nonsense.
 u64 ticks_per_1024_counts(u32 divide) {
   u64 best = ~u64{0};
   for (unsigned i = 0; i < 8; ++i) {
@@ -296,8 +296,8 @@ void deadline_zero_disarms() {
   expect_equal("interrupts", timer_count(), 0);
 }
 
-// In TSC-deadline mode the initial count is ignored; in the other modes IA32_TSC_DEADLINE is zero and
-// writes of it are ignored; a change of mode disarms. SDM vol. 3, 10.5.4.1.
+// In TSC-deadline mode the initial count is ignored; in the other modes IA32_TSC_DEADLINE is zero
+// and writes of it are ignored; a change of mode disarms. SDM vol. 3, 10.5.4.1.
 void deadline_mode_is_exclusive() {
   set_timer(lvt::tsc_deadline);
   cpu::sti();
@@ -327,8 +327,8 @@ constexpr Case kCases[] = {
     {"divide_values", "SDM vol. 3, figure 10-10", divide_values},
     {"masked_is_silent", "SDM vol. 3, 10.5.1", masked_is_silent},
     {"pending_in_irr", "SDM vol. 3, 10.8.4", pending_in_irr},
-    {"deadline_fires_and_disarms", "SDM vol. 3, 10.5.4.1", deadline_fires_and_disarms, deadline, bochs,
-     "Bochs leaves IA32_TSC_DEADLINE as it was when the timer fires"},
+    {"deadline_fires_and_disarms", "SDM vol. 3, 10.5.4.1", deadline_fires_and_disarms, deadline,
+     bochs, "Bochs leaves IA32_TSC_DEADLINE as it was when the timer fires"},
     {"deadline_zero_disarms", "SDM vol. 3, 10.5.4.1", deadline_zero_disarms, deadline},
     {"deadline_mode_is_exclusive", "SDM vol. 3, 10.5.4.1", deadline_mode_is_exclusive, deadline},
 };

@@ -47,7 +47,8 @@ Acpi::Acpi() {
 
 void Acpi::read_madt(const u8* table) {
   const u32 length = word(table + 4);
-  for (u32 offset = 44; offset + 2 <= length && table[offset + 1] != 0; offset += table[offset + 1]) {
+  for (u32 offset = 44; offset + 2 <= length && table[offset + 1] != 0;
+       offset += table[offset + 1]) {
     const u8* entry = table + offset;
     const bool enabled_processor = entry[0] == 0 && (word(entry + 4) & 1) != 0;
     if (enabled_processor && count_ < sizeof ids_) {

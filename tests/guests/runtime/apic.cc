@@ -24,7 +24,9 @@ void store(u64 address, u32 value) {
 
 }  // namespace
 
-bool in_x2apic() { return (cpu::rdmsr(cpu::msr::apic_base) & cpu::msr::apic_base_bits::x2apic) != 0; }
+bool in_x2apic() {
+  return (cpu::rdmsr(cpu::msr::apic_base) & cpu::msr::apic_base_bits::x2apic) != 0;
+}
 bool has_x2apic() { return (cpu::cpuid(1).ecx & bit(21)) != 0; }
 void enter_x2apic() {
   cpu::wrmsr(cpu::msr::apic_base,

@@ -6,10 +6,9 @@
 //   SKIP name: reason
 //   SUMMARY: 3 passed, 0 failed, 1 skipped
 //
-// Words on the guest's command line choose cases by name ("*" at the end of a word matches any rest),
-// words that begin with "-" leave cases out (before the words that choose), words with "=" are options;
-// none means all. Exit value: 0 passed, 1 failed, 38 all skipped, 2 the
-// guest died.
+// Words on the guest's command line choose cases by name ("*" at the end of a word matches any
+// rest), words that begin with "-" leave cases out (before the words that choose), words with "="
+// are options; none means all. Exit value: 0 passed, 1 failed, 38 all skipped, 2 the guest died.
 #pragma once
 
 #include <span>
@@ -31,10 +30,10 @@ enum Need : u32 {
   vmx = 1 << 3,
   avx = 1 << 4,
   hpet = 1 << 5,
-  testdev = 1 << 6,   // QEMU's pc-testdev (interrupt lines at ports 0x2000-0x2017)
+  testdev = 1 << 6,         // QEMU's pc-testdev (interrupt lines at ports 0x2000-0x2017)
   no_x2apic = 1 << 7,       // the processors are in xAPIC mode (the default) ...
   in_x2apic_mode = 1 << 9,  // ... or in x2APIC mode (x2apic=1)
-  monitor = 1 << 8,   // MONITOR and MWAIT
+  monitor = 1 << 8,         // MONITOR and MWAIT
 };
 
 struct Case {
@@ -42,7 +41,7 @@ struct Case {
   std::string_view section;  // of the manual that says so
   void (*run)();
   u32 needs = 0;
-  u32 not_on = 0;            // Hosts where it is not run ...
+  u32 not_on = 0;             // Hosts where it is not run ...
   std::string_view why = {};  // ... and the reason
 };
 

@@ -33,9 +33,9 @@ void init_console() {
   cpu::outb(kCom1 + 3, 0x80);  // divisor latch
   cpu::outb(kCom1 + 0, 1);     // 115200
   cpu::outb(kCom1 + 1, 0);
-  cpu::outb(kCom1 + 3, 3);     // 8n1
-  cpu::outb(kCom1 + 2, 7);     // FIFOs
-  cpu::outb(kCom1 + 4, 3);     // DTR, RTS
+  cpu::outb(kCom1 + 3, 3);  // 8n1
+  cpu::outb(kCom1 + 2, 7);  // FIFOs
+  cpu::outb(kCom1 + 4, 3);  // DTR, RTS
 }
 
 void write(std::string_view text) {

@@ -1,5 +1,5 @@
-// What a guest says: COM1 always (under Aerie, L1's console; on Bochs a file). Port 0xe9 is left alone,
-// being Aerie's own log there.
+// What a guest says: COM1 always (under Aerie, L1's console; on Bochs a file). Port 0xe9 is left
+// alone, being Aerie's own log there.
 #pragma once
 
 #include <span>

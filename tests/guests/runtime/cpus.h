@@ -23,14 +23,14 @@ struct Fault {
 // Found through the GS base; an L2 has one of its own.
 struct PerCpu {
   PerCpu* self;
-  u64 catch_slot;        // see guest_catch in vectors.S
+  u64 catch_slot;  // see guest_catch in vectors.S
   Fault fault;
   unsigned index;
   u32 apic_id;
   // Interrupts (vectors 32-255) that no handler was set for, and NMIs, by vector.
   volatile u32 interrupts[256];
   volatile u32 last_vector;
-  volatile u32 starts;   // how often this processor has come out of a SIPI
+  volatile u32 starts;  // how often this processor has come out of a SIPI
   std::atomic<void (*)(u64)> work;
   u64 work_argument;
   bool is_l2;

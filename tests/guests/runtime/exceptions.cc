@@ -32,10 +32,15 @@ constexpr usize kStubSize = 16;
 void fill_table() {
   for (unsigned vector = 0; vector < 256; ++vector) {
     const u64 target = reinterpret_cast<u64>(vector_stubs) + kStubSize * vector;
-    table[vector] = {.offset_low = static_cast<u16>(target), .selector = kCode64,
-                     .ist = static_cast<u8>(vector == 2 ? 1 : vector == 8 ? 2 : 0), .type = 0x8e,
+    table[vector] = {.offset_low = static_cast<u16>(target),
+                     .selector = kCode64,
+                     .ist = static_cast<u8>(vector == 2   ? 1
+                                            : vector == 8 ? 2
+                                                          : 0),
+                     .type = 0x8e,
                      .offset_middle = static_cast<u16>(target >> 16),
-                     .offset_high = static_cast<u32>(target >> 32), .reserved = 0};
+                     .offset_high = static_cast<u32>(target >> 32),
+                     .reserved = 0};
   }
 }
 
@@ -60,7 +65,8 @@ void set_gate(u8 vector, u8 dpl, u8 ist) {
 
 void unblock_nmis() {
   asm volatile(
-      "mov %%rsp, %%rcx; mov %%ss, %%eax; push %%rax; push %%rcx; pushfq; mov %%cs, %%eax; push %%rax;"
+      "mov %%rsp, %%rcx; mov %%ss, %%eax; push %%rax; push %%rcx; pushfq; mov %%cs, %%eax; push "
+      "%%rax;"
       "lea 1f(%%rip), %%rax; push %%rax; iretq; 1:" ::
           : "rax", "rcx", "memory");
 }
@@ -91,8 +97,12 @@ extern "C" void guest_vector(aerie::guest::Frame* frame) {
     return;
   }
   if (self.catch_slot != 0) {
-    self.fault = {.raised = true, .vector = vector, .error = frame->error, .rip = frame->rip,
-                  .rflags = frame->rflags, .cr2 = aerie::cpu::read_cr2()};
+    self.fault = {.raised = true,
+                  .vector = vector,
+                  .error = frame->error,
+                  .rip = frame->rip,
+                  .rflags = frame->rflags,
+                  .cr2 = aerie::cpu::read_cr2()};
     frame->rip = reinterpret_cast<aerie::u64>(guest_catch_resume);
     frame->cs = kCode64;
     frame->ss = kData;

@@ -1,5 +1,5 @@
-// Interrupts and exceptions of a guest: one table, handlers by vector, and catch_fault(), which turns
-// an exception into a value. SDM vol. 3, chapter 6.
+// Interrupts and exceptions of a guest: one table, handlers by vector, and catch_fault(), which
+// turns an exception into a value. SDM vol. 3, chapter 6.
 #pragma once
 
 #include <type_traits>
@@ -40,8 +40,9 @@ Fault catch_fault(Body&& body) {
   PerCpu& self = this_cpu();
   self.fault = {};
   using Plain = std::remove_reference_t<Body>;
-  const u64 raised = guest_catch([](void* b) { (*static_cast<Plain*>(b))(); },
-                                 const_cast<void*>(static_cast<const void*>(&body)), &self.catch_slot);
+  const u64 raised =
+      guest_catch([](void* b) { (*static_cast<Plain*>(b))(); },
+                  const_cast<void*>(static_cast<const void*>(&body)), &self.catch_slot);
   return raised != 0 ? self.fault : Fault{};
 }
 

@@ -48,8 +48,7 @@ void split_words(const char* from) {
     const std::string_view word = rest.substr(0, rest.find(' '));
     rest.remove_prefix(word.size());
     // Some loaders pass the program's name as the first word, some do not.
-    const bool own_name =
-        first && (word.find('/') != word.npos || word.find(".elf") != word.npos);
+    const bool own_name = first && (word.find('/') != word.npos || word.find(".elf") != word.npos);
     first = false;
     if (!own_name) {
       words[word_count++] = word;

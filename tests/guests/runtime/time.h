@@ -1,5 +1,5 @@
-// Waiting, measured by the TSC, whose rate is found once by the PIT; and the PIT itself. Nothing here
-// takes interrupts. 8254 data sheet.
+// Waiting, measured by the TSC, whose rate is found once by the PIT; and the PIT itself. Nothing
+// here takes interrupts. 8254 data sheet.
 #pragma once
 
 #include "base/types.h"

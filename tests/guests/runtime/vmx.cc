@@ -19,8 +19,8 @@ namespace msr = cpu::msr;
 alignas(4096) u8 vmxon_page[4096];
 bool on = false;
 
-// VMCS regions of the case at hand. A processor may write an active VMCS back at any time (25.11.1), so
-// they are cleared before their memory is used for something else.
+// VMCS regions of the case at hand. A processor may write an active VMCS back at any time
+// (25.11.1), so they are cleared before their memory is used for something else.
 u64 regions[160];
 unsigned region_count = 0;
 void clear_regions() {
@@ -129,8 +129,8 @@ void write_host_state() {
   vmwrite(Field::host_cr0, cpu::read_cr0());
   vmwrite(Field::host_cr3, cpu::read_cr3());
   vmwrite(Field::host_cr4, cpu::read_cr4());
-  for (const Field field : {Field::host_es_selector, Field::host_ss_selector,
-                            Field::host_ds_selector}) {
+  for (const Field field :
+       {Field::host_es_selector, Field::host_ss_selector, Field::host_ds_selector}) {
     vmwrite(field, kData);
   }
   vmwrite(Field::host_cs_selector, kCode64);
@@ -227,8 +227,8 @@ L2::L2()
                                                  v::exit::load_efer | v::exit::save_pat |
                                                  v::exit::load_pat));
   vmwrite(Field::entry_controls,
-          adjust_controls(ControlWord::entry, v::entry::ia32e_guest | v::entry::load_efer |
-                                                  v::entry::load_pat));
+          adjust_controls(ControlWord::entry,
+                          v::entry::ia32e_guest | v::entry::load_efer | v::entry::load_pat));
   vmwrite(Field::msr_bitmap, msr_bitmap_);
   for (const Field field :
        {Field::exception_bitmap, Field::page_fault_error_mask, Field::page_fault_error_match,
@@ -399,8 +399,7 @@ u64& Ept::entry(u64 address, unsigned level) {
 
 bool Ept::install(L2& l2, bool unrestricted) const {
   vmwrite(Field::eptp, eptp());
-  return l2.proc2(cpu::vmx::proc2::ept |
-                  (unrestricted ? cpu::vmx::proc2::unrestricted_guest : 0));
+  return l2.proc2(cpu::vmx::proc2::ept | (unrestricted ? cpu::vmx::proc2::unrestricted_guest : 0));
 }
 
 u8 run_vmx_cases(std::span<const Case> cases) {

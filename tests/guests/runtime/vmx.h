@@ -95,22 +95,23 @@ u64 vmxon_region();
 // A page with the processor's VMCS revision identifier.
 u64 alloc_vmcs();
 
-// Controls: whether the capability MSRs allow them to be 1; and a wanted set with the bits that have to
-// be 1 added (A.3-A.5, the TRUE MSRs where they exist).
+// Controls: whether the capability MSRs allow them to be 1; and a wanted set with the bits that
+// have to be 1 added (A.3-A.5, the TRUE MSRs where they exist).
 bool allows(cpu::vmx::ControlWord word, u32 bits);
 u32 adjust_controls(cpu::vmx::ControlWord word, u32 wanted);
 u64 ept_vpid_capability();
 
-// An L2. Its code is L1's, its stack its own; interrupts and exceptions it takes go to L1's handlers with
-// a PerCpu of its own. With ept=1 on the command line every L2 starts with an identity-mapping EPT.
+// An L2. Its code is L1's, its stack its own; interrupts and exceptions it takes go to L1's
+// handlers with a PerCpu of its own. With ept=1 on the command line every L2 starts with an
+// identity-mapping EPT.
 class L2 {
  public:
   static constexpr u64 kReturned = 0x600d;  // RAX of the VMCALL that ends an L2 function
 
   L2();
 
-  // Makes the next enter() call function(argument); enter() gives exits, the last of which is a VMCALL
-  // with RAX = kReturned.
+  // Makes the next enter() call function(argument); enter() gives exits, the last of which is a
+  // VMCALL with RAX = kReturned.
   void start(void (*function)(u64), u64 argument = 0);
   template <class Body>
   void start(Body& body) {
@@ -183,8 +184,8 @@ class Ept {
   Ept();
   u64 eptp() const { return root_ | 3 << 3 | 6 | flags_; }
   void enable_accessed_dirty() { flags_ |= bit(6); }
-  // The entry for `address` at `level` (1: 4 KiB, 2: 2 MiB, 3: 1 GiB, 4), made by splitting or with new
-  // tables where there is none.
+  // The entry for `address` at `level` (1: 4 KiB, 2: 2 MiB, 3: 1 GiB, 4), made by splitting or with
+  // new tables where there is none.
   u64& entry(u64 address, unsigned level = 1);
   void map(u64 address, u64 physical, u64 rights = ept::rwx) {
     entry(address) = physical | rights | ept::wb;

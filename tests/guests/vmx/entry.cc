@@ -1,5 +1,5 @@
-// VM-entry checks: each rule broken alone, on a VMCS that enters otherwise, and what a failure leaves
-// alone. SDM vol. 3, chapter 27. One case a group of rules; a line a broken rule.
+// VM-entry checks: each rule broken alone, on a VMCS that enters otherwise, and what a failure
+// leaves alone. SDM vol. 3, chapter 27. One case a group of rules; a line a broken rule.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -169,7 +169,9 @@ constexpr Rule kControlRules[] = {
                        2);
      }},
     {"exit MSR-load address, alignment",
-     [](L2&) { return msr_list(Field::exit_msr_load_count, Field::exit_msr_load_address, 0x1004); }},
+     [](L2&) {
+       return msr_list(Field::exit_msr_load_count, Field::exit_msr_load_address, 0x1004);
+     }},
     {"exit MSR-load address beyond MAXPHYADDR",
      [](L2&) {
        return msr_list(Field::exit_msr_load_count, Field::exit_msr_load_address, too_high());
@@ -191,21 +193,23 @@ constexpr Rule kControlRules[] = {
     {"injection of an NMI with vector 3", [](L2& l2) { return inject(l2, kValid | 2 << 8 | 3); }},
     {"injection of a hardware exception with vector 32",
      [](L2& l2) { return inject(l2, kValid | 3 << 8 | 32); }},
-    {"injection of #GP without an error code", [](L2& l2) { return inject(l2, kValid | 3 << 8 | 13); }},
+    {"injection of #GP without an error code",
+     [](L2& l2) { return inject(l2, kValid | 3 << 8 | 13); }},
     {"injection of #UD with an error code",
      [](L2& l2) { return inject(l2, kValid | kError | 3 << 8 | 6); }},
     {"injection of an interrupt with an error code",
      [](L2& l2) { return inject(l2, kValid | kError | 0x40); }},
-    {"injection, reserved bit 12", [](L2& l2) { return inject(l2, kValid | 1 << 12 | 3 << 8 | 6); }},
-    {"injection, reserved bit 30", [](L2& l2) { return inject(l2, kValid | 1 << 30 | 3 << 8 | 6); }},
+    {"injection, reserved bit 12",
+     [](L2& l2) { return inject(l2, kValid | 1 << 12 | 3 << 8 | 6); }},
+    {"injection, reserved bit 30",
+     [](L2& l2) { return inject(l2, kValid | 1 << 30 | 3 << 8 | 6); }},
     {"injection of #GP, error code bit 16",
      [](L2& l2) { return inject(l2, kValid | kError | 3 << 8 | 13, 0x10000); }},
     {"injection of a software interrupt of length 16",
      [](L2& l2) { return inject(l2, kValid | 4 << 8 | 0x40, 0, 16); }},
     {"injection of a software exception of length 0",
      [](L2& l2) {
-       return (cpu::rdmsr(msr::vmx_misc) & bit(30)) == 0 &&
-              inject(l2, kValid | 6 << 8 | 3, 0, 0);
+       return (cpu::rdmsr(msr::vmx_misc) & bit(30)) == 0 && inject(l2, kValid | 6 << 8 | 3, 0, 0);
      }},
     {"injection of type 7 with vector 1", [](L2& l2) { return inject(l2, kValid | 7 << 8 | 1); }},
 };
@@ -219,13 +223,41 @@ void control_fields() {
 // --- 27.2.2, 27.2.3: host state. VMfailValid 8.
 
 constexpr Rule kHostRules[] = {
-    {"CR0, a fixed bit", [](L2&) { flip(Field::host_cr0, cpu::cr0::ne); return true; }},
-    {"CR4, a fixed bit", [](L2&) { flip(Field::host_cr4, cpu::cr4::vmxe); return true; }},
-    {"CR4, a bit that must be 0", [](L2&) { flip(Field::host_cr4, bit(31)); return true; }},
-    {"CR3 beyond MAXPHYADDR", [](L2&) { flip(Field::host_cr3, too_high()); return true; }},
-    {"CR4.PAE with a 64-bit host", [](L2&) { flip(Field::host_cr4, cpu::cr4::pae); return true; }},
-    {"SYSENTER_ESP, canonical", [](L2&) { set(Field::host_sysenter_esp, kNonCanonical); return true; }},
-    {"SYSENTER_EIP, canonical", [](L2&) { set(Field::host_sysenter_eip, kNonCanonical); return true; }},
+    {"CR0, a fixed bit",
+     [](L2&) {
+       flip(Field::host_cr0, cpu::cr0::ne);
+       return true;
+     }},
+    {"CR4, a fixed bit",
+     [](L2&) {
+       flip(Field::host_cr4, cpu::cr4::vmxe);
+       return true;
+     }},
+    {"CR4, a bit that must be 0",
+     [](L2&) {
+       flip(Field::host_cr4, bit(31));
+       return true;
+     }},
+    {"CR3 beyond MAXPHYADDR",
+     [](L2&) {
+       flip(Field::host_cr3, too_high());
+       return true;
+     }},
+    {"CR4.PAE with a 64-bit host",
+     [](L2&) {
+       flip(Field::host_cr4, cpu::cr4::pae);
+       return true;
+     }},
+    {"SYSENTER_ESP, canonical",
+     [](L2&) {
+       set(Field::host_sysenter_esp, kNonCanonical);
+       return true;
+     }},
+    {"SYSENTER_EIP, canonical",
+     [](L2&) {
+       set(Field::host_sysenter_eip, kNonCanonical);
+       return true;
+     }},
     {"PAT, type 2",
      [](L2& l2) {
        set(Field::host_pat, 2);
@@ -241,16 +273,56 @@ constexpr Rule kHostRules[] = {
        flip(Field::host_efer, cpu::efer::lma);
        return l2.exit(v::exit::load_efer);
      }},
-    {"CS, RPL", [](L2&) { flip(Field::host_cs_selector, 1); return true; }},
-    {"DS, TI", [](L2&) { flip(Field::host_ds_selector, 4); return true; }},
-    {"TR, RPL", [](L2&) { flip(Field::host_tr_selector, 3); return true; }},
-    {"CS 0", [](L2&) { set(Field::host_cs_selector, 0); return true; }},
-    {"TR 0", [](L2&) { set(Field::host_tr_selector, 0); return true; }},
-    {"FS base, canonical", [](L2&) { set(Field::host_fs_base, kNonCanonical); return true; }},
-    {"GS base, canonical", [](L2&) { set(Field::host_gs_base, kNonCanonical); return true; }},
-    {"TR base, canonical", [](L2&) { set(Field::host_tr_base, kNonCanonical); return true; }},
-    {"GDTR base, canonical", [](L2&) { set(Field::host_gdtr_base, kNonCanonical); return true; }},
-    {"IDTR base, canonical", [](L2&) { set(Field::host_idtr_base, kNonCanonical); return true; }},
+    {"CS, RPL",
+     [](L2&) {
+       flip(Field::host_cs_selector, 1);
+       return true;
+     }},
+    {"DS, TI",
+     [](L2&) {
+       flip(Field::host_ds_selector, 4);
+       return true;
+     }},
+    {"TR, RPL",
+     [](L2&) {
+       flip(Field::host_tr_selector, 3);
+       return true;
+     }},
+    {"CS 0",
+     [](L2&) {
+       set(Field::host_cs_selector, 0);
+       return true;
+     }},
+    {"TR 0",
+     [](L2&) {
+       set(Field::host_tr_selector, 0);
+       return true;
+     }},
+    {"FS base, canonical",
+     [](L2&) {
+       set(Field::host_fs_base, kNonCanonical);
+       return true;
+     }},
+    {"GS base, canonical",
+     [](L2&) {
+       set(Field::host_gs_base, kNonCanonical);
+       return true;
+     }},
+    {"TR base, canonical",
+     [](L2&) {
+       set(Field::host_tr_base, kNonCanonical);
+       return true;
+     }},
+    {"GDTR base, canonical",
+     [](L2&) {
+       set(Field::host_gdtr_base, kNonCanonical);
+       return true;
+     }},
+    {"IDTR base, canonical",
+     [](L2&) {
+       set(Field::host_idtr_base, kNonCanonical);
+       return true;
+     }},
     {"host address-space size 0 in IA-32e mode",
      [](L2& l2) { return l2.exit(0, v::exit::host_64); }},
 };
@@ -273,17 +345,43 @@ void control_fields_before_host_state() {
 // --- 27.3.1: guest state. Exit 33 with bit 31.
 
 constexpr Rule kGuestRules[] = {
-    {"CR0, a fixed bit", [](L2&) { flip(Field::guest_cr0, cpu::cr0::ne); return true; }},
+    {"CR0, a fixed bit",
+     [](L2&) {
+       flip(Field::guest_cr0, cpu::cr0::ne);
+       return true;
+     }},
     {"CR0.PG without PE",
-     [](L2&) { flip(Field::guest_cr0, cpu::cr0::pe); return true; }},
-    {"CR4, a fixed bit", [](L2&) { flip(Field::guest_cr4, cpu::cr4::vmxe); return true; }},
-    {"CR4, a bit that must be 0", [](L2&) { flip(Field::guest_cr4, bit(31)); return true; }},
+     [](L2&) {
+       flip(Field::guest_cr0, cpu::cr0::pe);
+       return true;
+     }},
+    {"CR4, a fixed bit",
+     [](L2&) {
+       flip(Field::guest_cr4, cpu::cr4::vmxe);
+       return true;
+     }},
+    {"CR4, a bit that must be 0",
+     [](L2&) {
+       flip(Field::guest_cr4, bit(31));
+       return true;
+     }},
     // PITFALLS: whatever L0 uses underneath.
     {"CR4.PAE clear for an IA-32e guest",
-     [](L2&) { flip(Field::guest_cr4, cpu::cr4::pae); return true; }},
-    {"CR0.PG clear for an IA-32e guest", [](L2&) { flip(Field::guest_cr0, cpu::cr0::pg); return true; },
+     [](L2&) {
+       flip(Field::guest_cr4, cpu::cr4::pae);
+       return true;
+     }},
+    {"CR0.PG clear for an IA-32e guest",
+     [](L2&) {
+       flip(Field::guest_cr0, cpu::cr0::pg);
+       return true;
+     },
      bochs},
-    {"CR3 beyond MAXPHYADDR", [](L2&) { flip(Field::guest_cr3, too_high()); return true; }},
+    {"CR3 beyond MAXPHYADDR",
+     [](L2&) {
+       flip(Field::guest_cr3, too_high());
+       return true;
+     }},
     {"DEBUGCTL, reserved bit",
      [](L2& l2) {
        set(Field::guest_debugctl, bit(20));
@@ -295,8 +393,16 @@ constexpr Rule kGuestRules[] = {
        set(Field::guest_dr7, bit(32) | 0x400);
        return l2.entry(v::entry::load_debug);
      }},
-    {"SYSENTER_ESP, canonical", [](L2&) { set(Field::guest_sysenter_esp, kNonCanonical); return true; }},
-    {"SYSENTER_EIP, canonical", [](L2&) { set(Field::guest_sysenter_eip, kNonCanonical); return true; }},
+    {"SYSENTER_ESP, canonical",
+     [](L2&) {
+       set(Field::guest_sysenter_esp, kNonCanonical);
+       return true;
+     }},
+    {"SYSENTER_EIP, canonical",
+     [](L2&) {
+       set(Field::guest_sysenter_eip, kNonCanonical);
+       return true;
+     }},
     {"PAT, type 3",
      [](L2& l2) {
        set(Field::guest_pat, 0x0300);
@@ -317,54 +423,190 @@ constexpr Rule kGuestRules[] = {
        flip(Field::guest_efer, cpu::efer::lme);
        return l2.entry(v::entry::load_efer);
      }},
-    {"CS, TI of TR", [](L2&) { flip(Field::guest_tr_selector, 4); return true; }},
+    {"CS, TI of TR",
+     [](L2&) {
+       flip(Field::guest_tr_selector, 4);
+       return true;
+     }},
     {"SS, RPL against CS",
      [](L2& l2) {
        flip(Field::guest_ss_selector, 3);
        return !l2.unrestricted();
      }},
-    {"TR base, canonical", [](L2&) { set(Field::guest_tr_base, kNonCanonical); return true; }},
-    {"FS base, canonical", [](L2&) { set(Field::guest_fs_base, kNonCanonical); return true; }},
-    {"GS base, canonical", [](L2&) { set(Field::guest_gs_base, kNonCanonical); return true; }},
-    {"CS base, upper half", [](L2&) { set(Field::guest_cs_base, bit(32)); return true; }},
-    {"DS base, upper half", [](L2&) { set(Field::guest_ds_base, bit(32)); return true; }},
-    {"CS, a data type", [](L2&) { set(Field::guest_cs_access_rights, 0xa093); return true; }},
-    {"CS, not accessed", [](L2&) { set(Field::guest_cs_access_rights, 0xa09a); return true; }},
-    {"CS, system segment", [](L2&) { set(Field::guest_cs_access_rights, 0xa08b); return true; }},
-    {"CS, not present", [](L2&) { set(Field::guest_cs_access_rights, 0xa01b); return true; }},
-    {"CS, L and D", [](L2&) { set(Field::guest_cs_access_rights, 0xe09b); return true; }},
-    {"CS, reserved bit 8", [](L2&) { set(Field::guest_cs_access_rights, 0xa19b); return true; }},
-    {"CS, granularity against limit", [](L2&) { set(Field::guest_cs_limit, 0xffff'fffe); return true; }},
-    {"SS, a read-only type", [](L2&) { set(Field::guest_ss_access_rights, 0xc091); return true; }},
-    {"SS, DPL 3", [](L2&) { set(Field::guest_ss_access_rights, 0xc0f3); return true; }},
-    {"SS, reserved bit 17", [](L2&) { set(Field::guest_ss_access_rights, 0x2c093); return true; }},
-    {"DS, not accessed", [](L2&) { set(Field::guest_ds_access_rights, 0xc092); return true; }},
-    {"DS, execute-only", [](L2&) { set(Field::guest_ds_access_rights, 0xa099); return true; }},
+    {"TR base, canonical",
+     [](L2&) {
+       set(Field::guest_tr_base, kNonCanonical);
+       return true;
+     }},
+    {"FS base, canonical",
+     [](L2&) {
+       set(Field::guest_fs_base, kNonCanonical);
+       return true;
+     }},
+    {"GS base, canonical",
+     [](L2&) {
+       set(Field::guest_gs_base, kNonCanonical);
+       return true;
+     }},
+    {"CS base, upper half",
+     [](L2&) {
+       set(Field::guest_cs_base, bit(32));
+       return true;
+     }},
+    {"DS base, upper half",
+     [](L2&) {
+       set(Field::guest_ds_base, bit(32));
+       return true;
+     }},
+    {"CS, a data type",
+     [](L2&) {
+       set(Field::guest_cs_access_rights, 0xa093);
+       return true;
+     }},
+    {"CS, not accessed",
+     [](L2&) {
+       set(Field::guest_cs_access_rights, 0xa09a);
+       return true;
+     }},
+    {"CS, system segment",
+     [](L2&) {
+       set(Field::guest_cs_access_rights, 0xa08b);
+       return true;
+     }},
+    {"CS, not present",
+     [](L2&) {
+       set(Field::guest_cs_access_rights, 0xa01b);
+       return true;
+     }},
+    {"CS, L and D",
+     [](L2&) {
+       set(Field::guest_cs_access_rights, 0xe09b);
+       return true;
+     }},
+    {"CS, reserved bit 8",
+     [](L2&) {
+       set(Field::guest_cs_access_rights, 0xa19b);
+       return true;
+     }},
+    {"CS, granularity against limit",
+     [](L2&) {
+       set(Field::guest_cs_limit, 0xffff'fffe);
+       return true;
+     }},
+    {"SS, a read-only type",
+     [](L2&) {
+       set(Field::guest_ss_access_rights, 0xc091);
+       return true;
+     }},
+    {"SS, DPL 3",
+     [](L2&) {
+       set(Field::guest_ss_access_rights, 0xc0f3);
+       return true;
+     }},
+    {"SS, reserved bit 17",
+     [](L2&) {
+       set(Field::guest_ss_access_rights, 0x2c093);
+       return true;
+     }},
+    {"DS, not accessed",
+     [](L2&) {
+       set(Field::guest_ds_access_rights, 0xc092);
+       return true;
+     }},
+    {"DS, execute-only",
+     [](L2&) {
+       set(Field::guest_ds_access_rights, 0xa099);
+       return true;
+     }},
     {"ES, granularity 0 with a limit above 1 MiB",
-     [](L2&) { set(Field::guest_es_access_rights, 0x4093); return true; }},
-    {"TR, not busy", [](L2&) { set(Field::guest_tr_access_rights, 0x89); return true; }},
-    {"TR, unusable", [](L2&) { set(Field::guest_tr_access_rights, 0x1008b); return true; }},
-    {"TR, a 16-bit TSS in IA-32e mode", [](L2&) { set(Field::guest_tr_access_rights, 0x83); return true; }},
-    {"TR, S", [](L2&) { set(Field::guest_tr_access_rights, 0x9b); return true; }},
-    {"LDTR usable, wrong type", [](L2&) { set(Field::guest_ldtr_access_rights, 0x83); return true; }},
+     [](L2&) {
+       set(Field::guest_es_access_rights, 0x4093);
+       return true;
+     }},
+    {"TR, not busy",
+     [](L2&) {
+       set(Field::guest_tr_access_rights, 0x89);
+       return true;
+     }},
+    {"TR, unusable",
+     [](L2&) {
+       set(Field::guest_tr_access_rights, 0x1008b);
+       return true;
+     }},
+    {"TR, a 16-bit TSS in IA-32e mode",
+     [](L2&) {
+       set(Field::guest_tr_access_rights, 0x83);
+       return true;
+     }},
+    {"TR, S",
+     [](L2&) {
+       set(Field::guest_tr_access_rights, 0x9b);
+       return true;
+     }},
+    {"LDTR usable, wrong type",
+     [](L2&) {
+       set(Field::guest_ldtr_access_rights, 0x83);
+       return true;
+     }},
     {"LDTR usable, TI",
      [](L2&) {
        set(Field::guest_ldtr_access_rights, 0x82);
        set(Field::guest_ldtr_selector, 4);
        return true;
      }},
-    {"GDTR base, canonical", [](L2&) { set(Field::guest_gdtr_base, kNonCanonical); return true; }},
-    {"GDTR limit", [](L2&) { set(Field::guest_gdtr_limit, 0x10000); return true; }},
-    {"IDTR base, canonical", [](L2&) { set(Field::guest_idtr_base, kNonCanonical); return true; }},
-    {"IDTR limit", [](L2&) { set(Field::guest_idtr_limit, 0x10000); return true; }},
-    {"RIP, canonical", [](L2&) { set(Field::guest_rip, kNonCanonical << 10); return true; }, bochs},
-    {"RFLAGS, bit 1", [](L2&) { set(Field::guest_rflags, 0); return true; }},
-    {"RFLAGS, bit 3", [](L2&) { set(Field::guest_rflags, 2 | bit(3)); return true; }},
-    {"RFLAGS, bit 63", [](L2&) { set(Field::guest_rflags, 2 | bit(63)); return true; }},
-    {"RFLAGS.VM in IA-32e mode", [](L2&) { set(Field::guest_rflags, 2 | cpu::rflags::vm); return true; }},
+    {"GDTR base, canonical",
+     [](L2&) {
+       set(Field::guest_gdtr_base, kNonCanonical);
+       return true;
+     }},
+    {"GDTR limit",
+     [](L2&) {
+       set(Field::guest_gdtr_limit, 0x10000);
+       return true;
+     }},
+    {"IDTR base, canonical",
+     [](L2&) {
+       set(Field::guest_idtr_base, kNonCanonical);
+       return true;
+     }},
+    {"IDTR limit",
+     [](L2&) {
+       set(Field::guest_idtr_limit, 0x10000);
+       return true;
+     }},
+    {"RIP, canonical",
+     [](L2&) {
+       set(Field::guest_rip, kNonCanonical << 10);
+       return true;
+     },
+     bochs},
+    {"RFLAGS, bit 1",
+     [](L2&) {
+       set(Field::guest_rflags, 0);
+       return true;
+     }},
+    {"RFLAGS, bit 3",
+     [](L2&) {
+       set(Field::guest_rflags, 2 | bit(3));
+       return true;
+     }},
+    {"RFLAGS, bit 63",
+     [](L2&) {
+       set(Field::guest_rflags, 2 | bit(63));
+       return true;
+     }},
+    {"RFLAGS.VM in IA-32e mode",
+     [](L2&) {
+       set(Field::guest_rflags, 2 | cpu::rflags::vm);
+       return true;
+     }},
     {"RFLAGS.IF clear with an external interrupt",
      [](L2& l2) { return inject(l2, kValid | 0x40); }},
-    {"activity state 4", [](L2&) { set(Field::guest_activity, 4); return true; }},
+    {"activity state 4",
+     [](L2&) {
+       set(Field::guest_activity, 4);
+       return true;
+     }},
     {"HLT with STI blocking",
      [](L2&) {
        set(Field::guest_activity, 1);
@@ -384,14 +626,22 @@ constexpr Rule kGuestRules[] = {
        return inject(l2, kValid | kError | 3 << 8 | 13);
      },
      bochs},
-    {"interruptibility, reserved bit 5", [](L2&) { set(Field::guest_interruptibility, bit(5)); return true; }},
+    {"interruptibility, reserved bit 5",
+     [](L2&) {
+       set(Field::guest_interruptibility, bit(5));
+       return true;
+     }},
     {"STI and MOV-SS blocking",
      [](L2&) {
        set(Field::guest_rflags, 2 | cpu::rflags::interrupt);
        set(Field::guest_interruptibility, 3);
        return true;
      }},
-    {"STI blocking with IF clear", [](L2&) { set(Field::guest_interruptibility, 1); return true; }},
+    {"STI blocking with IF clear",
+     [](L2&) {
+       set(Field::guest_interruptibility, 1);
+       return true;
+     }},
     {"an external interrupt with STI blocking",
      [](L2& l2) {
        set(Field::guest_rflags, 2 | cpu::rflags::interrupt);
@@ -403,9 +653,17 @@ constexpr Rule kGuestRules[] = {
        set(Field::guest_interruptibility, 2);
        return inject(l2, kValid | 2 << 8 | 2);
      }},
-    {"SMI blocking outside SMM", [](L2&) { set(Field::guest_interruptibility, 4); return true; }},
+    {"SMI blocking outside SMM",
+     [](L2&) {
+       set(Field::guest_interruptibility, 4);
+       return true;
+     }},
     {"pending debug exceptions, reserved bit 4",
-     [](L2&) { set(Field::guest_pending_debug, bit(4)); return true; }, bochs},
+     [](L2&) {
+       set(Field::guest_pending_debug, bit(4));
+       return true;
+     },
+     bochs},
     // PITFALLS.
     {"TF with STI blocking and BS clear",
      [](L2&) {
@@ -449,7 +707,8 @@ void link_pointer() {
 
 // --- What failures leave alone.
 
-// PITFALLS: a control-field failure is VMfail only; MSR lists are not processed, nothing else changes.
+// PITFALLS: a control-field failure is VMfail only; MSR lists are not processed, nothing else
+// changes.
 void vmfail_touches_nothing() {
   L2 l2;
   l2.start([](u64) {});
@@ -482,8 +741,8 @@ void vmfail_touches_nothing() {
   cpu::wrmsr(msr::lstar, lstar);
 }
 
-// A guest-state failure loads host state as an exit does, the exit MSR-load list included; guest state
-// and the event to inject stay. 27.8.
+// A guest-state failure loads host state as an exit does, the exit MSR-load list included; guest
+// state and the event to inject stay. 27.8.
 void failed_entry_loads_host_only() {
   L2 l2;
   l2.start([](u64) {});

@@ -1,5 +1,5 @@
-// EPT and VPID: violations and what they report, misconfigurations, what may be cached and what drops it,
-// accessed and dirty flags. SDM vol. 3, 29.3, 29.4, table 28-7.
+// EPT and VPID: violations and what they report, misconfigurations, what may be cached and what
+// drops it, accessed and dirty flags. SDM vol. 3, 29.3, 29.4, table 28-7.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -25,8 +25,8 @@ bool install(L2& l2, const Ept& tables) {
 }
 
 enum class Access : u64 { read, write, fetch };
-// The L2 function of most cases: accesses of pages that a VMCALL's registers name. RAX on entry to the
-// VMCALL is what was read.
+// The L2 function of most cases: accesses of pages that a VMCALL's registers name. RAX on entry to
+// the VMCALL is what was read.
 struct Request {
   u64 address;
   Access access;
@@ -57,7 +57,9 @@ void ask(u64 address, Access access, u64 value = 0) {
   request.access = access;
   request.value = value;
 }
-bool done(L2& l2, std::string_view what) { return l2.expect_exit_and_skip(what, BasicExit::vmcall); }
+bool done(L2& l2, std::string_view what) {
+  return l2.expect_exit_and_skip(what, BasicExit::vmcall);
+}
 u64 page_with_ret() {
   const u64 page = alloc_page();
   *page_pointer<u8>(page) = 0xc3;
@@ -122,9 +124,9 @@ void violation_addresses() {
   }
   const u64 page = alloc_page();
   tables.entry(page) = 0;
-  l2.start([](u64 address) {
-    asm volatile("orl $1, (%0)" ::"r"(address + 0xabc) : "memory");
-  }, page);
+  l2.start([](u64 address) { asm volatile("orl $1, (%0)" ::"r"(address + 0xabc)
+                                          : "memory"); },
+           page);
   if (l2.expect_exit("OR to an absent page", BasicExit::ept_violation)) {
     expect_equal("guest-physical address", vmread(Field::guest_physical_address), page + 0xabc);
     expect_equal("guest-linear address", vmread(Field::guest_linear_address), page + 0xabc);
@@ -235,8 +237,8 @@ void remapped_with_invept() {
   expect_equal("the page it does not", *page_pointer(page), 0x1111);
 }
 
-// INVEPT leaves nothing cached, and nothing is cached again before an entry with that EPTP: what L1 edits
-// in between needs no second INVEPT (teardown flushes, creation does not).
+// INVEPT leaves nothing cached, and nothing is cached again before an entry with that EPTP: what L1
+// edits in between needs no second INVEPT (teardown flushes, creation does not).
 void edited_between_invept_and_entry() {
   Ept tables;
   L2 l2;
@@ -411,8 +413,8 @@ void violation_by_guest_walk() {
   map_page(kLinear, 0, 0);
 }
 
-// L2's page-table pages mapped read-only, its accessed and dirty flags set already: no violation with
-// EPT's own A/D flags off.
+// L2's page-table pages mapped read-only, its accessed and dirty flags set already: no violation
+// with EPT's own A/D flags off.
 void read_only_guest_tables() {
   Ept tables;
   L2 l2;
@@ -501,7 +503,8 @@ constexpr Misconfiguration kMisconfigurations[] = {
     {"memory type 3", 1, [](u64 old) { return (old & ~u64{0x38}) | 3 << 3; }},
     {"memory type 7", 1, [](u64 old) { return (old & ~u64{0x38}) | 7 << 3; }},
     {"beyond MAXPHYADDR", 1, [](u64 old) { return old | bit(physical_bits()); }},
-    {"write without read in a table entry", 2, [](u64 old) { return (old & ~u64{7}) | ept::write; }},
+    {"write without read in a table entry", 2,
+     [](u64 old) { return (old & ~u64{7}) | ept::write; }},
     {"reserved bit 3 of a table entry", 2, [](u64 old) { return old | bit(3); }},
     {"reserved bit 6 of a table entry", 2, [](u64 old) { return old | bit(6); }},
     {"a table entry beyond MAXPHYADDR", 2, [](u64 old) { return old | bit(physical_bits()); }},
@@ -933,8 +936,8 @@ constexpr Case kCases[] = {
     {"two_eptps", "SDM vol. 3, 29.4.3.1", two_eptps},
     {"shared_table_two_rights", "SDM vol. 3, 29.3.3.2", shared_table_two_rights},
     {"violation_by_guest_walk", "SDM vol. 3, table 28-7", violation_by_guest_walk},
-    {"read_only_guest_tables", "SDM vol. 3, 29.3.3.2", read_only_guest_tables, 0,
-     under_aerie, "an SVM host's walk of L2's tables counts as writes (FACTS)"},
+    {"read_only_guest_tables", "SDM vol. 3, 29.3.3.2", read_only_guest_tables, 0, under_aerie,
+     "an SVM host's walk of L2's tables counts as writes (FACTS)"},
     {"read_only_guest_tables_accessed_clear", "SDM vol. 3, 29.3.3.2",
      read_only_guest_tables_accessed_clear, 0, bochs, "Bochs sets A and D without asking EPT"},
     {"guest_accessed_and_dirty", "SDM vol. 3, 4.8", guest_accessed_and_dirty},

@@ -1,5 +1,6 @@
-// Events across the two levels: injection, IDT-vectoring information, interrupts and NMIs that exit or do
-// not, windows, blocking, debug exceptions, the HLT activity state. SDM vol. 3, 26.2, 27.6, 28.2.
+// Events across the two levels: injection, IDT-vectoring information, interrupts and NMIs that exit
+// or do not, windows, blocking, debug exceptions, the HLT activity state. SDM vol.
+// 3, 26.2, 27.6, 28.2.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -86,8 +87,8 @@ void inject_each_kind() {
     start_noting(vector);
     cpu::write_cr2(0x4242);
     inject(row.word, row.error, row.length);
-    // Where the pushed RIP is not an instruction's the body would go astray: NOPs follow nothing here,
-    // so take L2 back to its start in the handler.
+    // Where the pushed RIP is not an instruction's the body would go astray: NOPs follow nothing
+    // here, so take L2 back to its start in the handler.
     static u64 start_rip;
     start_rip = rip;
     set_handler(vector, [](Frame& frame) {
@@ -143,7 +144,8 @@ void injected_nmi_blocks_nmis() {
 
 // --- IDT-vectoring information. 28.2.4.
 
-// An error code that names an IDT entry (6.13). TCG doubles the vector and forgets EXT in 64-bit mode.
+// An error code that names an IDT entry (6.13). TCG doubles the vector and forgets EXT in 64-bit
+// mode.
 void expect_idt_error_code(u8 vector, bool external) {
   const u64 got = vmread(Field::exit_interruption_error);
   if (host() == under_aerie) {
@@ -250,7 +252,8 @@ void vectoring_of_page_fault() {
   l2.start([](u64) {
     // RSP at a page that EPT makes read-only, then a fault.
     const Fault fault = catch_fault([] {
-      asm volatile("mov %0, %%rsp; movl $1, (%1)" ::"r"(page + kPageSize), "r"(kAddress) : "memory");
+      asm volatile("mov %0, %%rsp; movl $1, (%1)" ::"r"(page + kPageSize), "r"(kAddress)
+                   : "memory");
     });
     expect_fault("the page fault", fault, Exception::pf, 2);
     expect_equal("CR2", fault.cr2, kAddress);
@@ -345,19 +348,21 @@ void interrupt_exit_sweep() {
   apic_write(Apic::timer, kVector);
   u32 exits = 0;
   for (u64 count = 1; count <= option("sweep", 300); ++count) {
-    l2.start([](u64 initial) {
-      u64 accumulator = 0;
-      u32 eax = 0;
-      apic_write(Apic::initial_count, static_cast<u32>(initial));
-      asm volatile(
-          "sti; add $1, %0; add $2, %0; mov $1, %%eax; cpuid; mov %%eax, %1; add $4, %0;"
-          "mov %2, %%ss; add $8, %0; add $16, %0; cli"
-          : "+r"(accumulator), "+r"(eax)
-          : "r"(u64{kData})
-          : "rax", "rbx", "rcx", "rdx", "memory", "cc");
-      sum = accumulator;
-      signature = eax;
-    }, count);
+    l2.start(
+        [](u64 initial) {
+          u64 accumulator = 0;
+          u32 eax = 0;
+          apic_write(Apic::initial_count, static_cast<u32>(initial));
+          asm volatile(
+              "sti; add $1, %0; add $2, %0; mov $1, %%eax; cpuid; mov %%eax, %1; add $4, %0;"
+              "mov %2, %%ss; add $8, %0; add $16, %0; cli"
+              : "+r"(accumulator), "+r"(eax)
+              : "r"(u64{kData})
+              : "rax", "rbx", "rcx", "rdx", "memory", "cc");
+          sum = accumulator;
+          signature = eax;
+        },
+        count);
     vmwrite(Field::guest_rflags, cpu::rflags::fixed | cpu::rflags::interrupt);
     for (unsigned guard = 0; guard < 10; ++guard) {
       if (!l2.enter()) {
@@ -460,7 +465,8 @@ void interrupt_window() {
   l2.start([](u64) { asm volatile("nop; sti; nop; nop; cli; vmcall" ::: "memory"); });
   const u64 start = vmread(Field::guest_rip);
   if (l2.expect_exit("the window", BasicExit::interrupt_window)) {
-    // Not with IF clear, not in STI's shadow. The body has a frame's prologue or none: look at the bytes.
+    // Not with IF clear, not in STI's shadow. The body has a frame's prologue or none: look at the
+    // bytes.
     const auto* code = page_pointer<u8>(start);
     unsigned sti = 0;
     while (code[sti] != 0xfb) {
@@ -484,7 +490,8 @@ void interrupt_window() {
   l2.expect_return("the end");
 }
 
-// The event to inject comes first, then the window, before its handler's first instruction only if IF.
+// The event to inject comes first, then the window, before its handler's first instruction only if
+// IF.
 void interrupt_window_after_injection() {
   L2 l2;
   if (!l2.proc(v::proc::interrupt_window)) {
@@ -617,7 +624,8 @@ void nmi_taken_by_l2() {
 void blocking_saved_at_exits() {
   L2 l2;
   l2.start([](u64) {
-    asm volatile("sti; vmcall; cli; mov %0, %%ss; vmcall; nop; vmcall" ::"r"(u64{kData}) : "memory");
+    asm volatile("sti; vmcall; cli; mov %0, %%ss; vmcall; nop; vmcall" ::"r"(u64{kData})
+                 : "memory");
   });
   if (l2.expect_exit_and_skip("VMCALL after STI", BasicExit::vmcall)) {
     expect_equal("STI blocking", vmread(Field::guest_interruptibility), block::sti);
@@ -716,8 +724,8 @@ void single_step_over_exit() {
 void popf_tf_then_exit() {
   L2 l2;
   l2.start([](u64) {
-    asm volatile("pushfq; orl $0x100, (%%rsp); popfq; cpuid" ::: "rax", "rbx", "rcx", "rdx", "memory",
-                 "cc");
+    asm volatile("pushfq; orl $0x100, (%%rsp); popfq; cpuid" ::
+                     : "rax", "rbx", "rcx", "rdx", "memory", "cc");
   });
   if (l2.expect_exit("CPUID", BasicExit::cpuid)) {
     expect_equal("pending debug exceptions", vmread(Field::guest_pending_debug), 0);
@@ -829,7 +837,8 @@ constexpr Case kCases[] = {
     {"dr7_and_debugctl_saved", "SDM vol. 3, 27.3.2.1, 28.3.1", dr7_and_debugctl_saved},
     {"debug_registers_shared", "SDM vol. 3, 28.3.1", debug_registers_shared},
     {"cr2_shared", "SDM vol. 3, 28.3.1", cr2_shared},
-    {"monitor_trap", "SDM vol. 3, 26.5.2", monitor_trap, 0, bochs, "Bochs has no monitor-trap exit"},
+    {"monitor_trap", "SDM vol. 3, 26.5.2", monitor_trap, 0, bochs,
+     "Bochs has no monitor-trap exit"},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// VM exits caused by instructions and exceptions: which, with what information, and what does not exit.
-// SDM vol. 3, 26.1, 26.3, 28.2.
+// VM exits caused by instructions and exceptions: which, with what information, and what does not
+// exit. SDM vol. 3, 26.1, 26.3, 28.2.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -35,25 +35,37 @@ constexpr InstructionRow kInstructions[] = {
     {"VMCALL", [](u64) { vmcall(); }, BasicExit::vmcall, 3, 0, 0, true},
     {"INVD", [](u64) { asm volatile("invd"); }, BasicExit::invd, 2, 0, 0, true},
     {"HLT", [](u64) { asm volatile("hlt"); }, BasicExit::hlt, 1, proc::hlt},
-    {"INVLPG", [](u64) { asm volatile("invlpg (%0)" ::"a"(u64{0x12345678})); }, BasicExit::invlpg, 3,
-     proc::invlpg},
-    {"RDPMC", [](u64) { asm volatile("rdpmc" ::"c"(0) : "rax", "rdx"); }, BasicExit::rdpmc, 2,
+    {"INVLPG", [](u64) { asm volatile("invlpg (%0)" ::"a"(u64{0x12345678})); }, BasicExit::invlpg,
+     3, proc::invlpg},
+    {"RDPMC", [](u64) { asm volatile("rdpmc" ::"c"(0)
+                                     : "rax", "rdx"); }, BasicExit::rdpmc, 2,
      proc::rdpmc},
     {"RDTSC", [](u64) { cpu::rdtsc(); }, BasicExit::rdtsc, 2, proc::rdtsc},
-    {"RDTSCP", [](u64) { asm volatile("rdtscp" ::: "rax", "rcx", "rdx"); }, BasicExit::rdtscp, 3,
-     proc::rdtsc, proc2::rdtscp},
+    {"RDTSCP",
+     [](u64) {
+       asm volatile("rdtscp" ::: "rax", "rcx", "rdx");
+     },
+     BasicExit::rdtscp, 3, proc::rdtsc, proc2::rdtscp},
     {"PAUSE", [](u64) { cpu::pause(); }, BasicExit::pause, 2, proc::pause},
-    {"MWAIT", [](u64) { asm volatile("mwait" ::"a"(0), "c"(0)); }, BasicExit::mwait, 3, proc::mwait},
+    {"MWAIT", [](u64) { asm volatile("mwait" ::"a"(0), "c"(0)); }, BasicExit::mwait, 3,
+     proc::mwait},
     {"MONITOR", [](u64) { asm volatile("monitor" ::"a"(memory_words), "c"(0), "d"(0)); },
      BasicExit::monitor, 3, proc::monitor},
     {"WBINVD", [](u64) { cpu::wbinvd(); }, BasicExit::wbinvd, 2, 0, proc2::wbinvd},
     {"MOV DR", [](u64) { cpu::write_dr<3>(0); }, BasicExit::mov_dr, 3, proc::mov_dr},
-    {"SGDT", [](u64) { asm volatile("sgdt (%0)" ::"a"(memory_words) : "memory"); },
+    {"SGDT", [](u64) { asm volatile("sgdt (%0)" ::"a"(memory_words)
+                                    : "memory"); },
      BasicExit::gdtr_idtr, 3, 0, proc2::descriptor_table},
-    {"SLDT", [](u64) { asm volatile("sldt %%eax" ::: "rax"); }, BasicExit::ldtr_tr, 3, 0,
-     proc2::descriptor_table},
-    {"STR", [](u64) { asm volatile("str %%eax" ::: "rax"); }, BasicExit::ldtr_tr, 3, 0,
-     proc2::descriptor_table},
+    {"SLDT",
+     [](u64) {
+       asm volatile("sldt %%eax" ::: "rax");
+     },
+     BasicExit::ldtr_tr, 3, 0, proc2::descriptor_table},
+    {"STR",
+     [](u64) {
+       asm volatile("str %%eax" ::: "rax");
+     },
+     BasicExit::ldtr_tr, 3, 0, proc2::descriptor_table},
 };
 
 void instruction_exits() {
@@ -117,8 +129,8 @@ void registers_survive() {
         "mov $0x0505, %%edi; mov $0x0808, %%r8d; mov $0x0909, %%r9d; mov $0x1010, %%r10d;"
         "mov $0x1111, %%r11d; mov $0x1212, %%r12d; mov $0x1313, %%r13d; mov $0x1414, %%r14d;"
         "mov $0x1515, %%r15d; mov $0x77, %%eax; stc; vmcall; pushf; pop %%rax; vmcall" ::
-            : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
-              "r15", "memory", "cc");
+            : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
+              "r14", "r15", "memory", "cc");
   });
   if (!l2.expect_exit("first VMCALL", BasicExit::vmcall)) {
     return;
@@ -144,7 +156,8 @@ void registers_survive() {
   expect_equal("CF kept", l2.registers[Gpr::rax] & 1, 1);
 }
 
-// What an exit loads: RFLAGS 2, DR7 0x400, table limits 0xffff, the host's selectors and bases. 28.5.
+// What an exit loads: RFLAGS 2, DR7 0x400, table limits 0xffff, the host's selectors and
+// bases. 28.5.
 void host_state_loaded() {
   L2 l2;
   vmwrite(Field::guest_dr7, 0x455);
@@ -259,8 +272,9 @@ void clts_and_lmsw() {
     l2.skip_instruction();
   }
   if (l2.expect_exit("LMSW from memory", BasicExit::cr_access)) {
-    expect_equal("LMSW, qualification", l2.qualification(),
-                 CrAccess{.kind = CrAccess::Kind::lmsw, .lmsw_memory = true, .lmsw_source = 2}.encode());
+    expect_equal(
+        "LMSW, qualification", l2.qualification(),
+        CrAccess{.kind = CrAccess::Kind::lmsw, .lmsw_memory = true, .lmsw_source = 2}.encode());
     l2.skip_instruction();
   }
   l2.expect_return("LMSW that agrees");
@@ -735,9 +749,9 @@ void page_fault_mask_and_match() {
     bool read_exits, write_exits;
   };
   constexpr Row kRows[] = {
-      {true, 0, 0, true, true},     {true, 2, 2, false, true},   {true, 2, 0, true, false},
-      {true, 0, 1, false, false},   {false, 0, 0, false, false}, {false, 2, 2, true, false},
-      {false, 0, 1, true, true},    {true, 0x1f, 2, false, true},
+      {true, 0, 0, true, true},   {true, 2, 2, false, true},    {true, 2, 0, true, false},
+      {true, 0, 1, false, false}, {false, 0, 0, false, false},  {false, 2, 2, true, false},
+      {false, 0, 1, true, true},  {true, 0x1f, 2, false, true},
   };
   for (const Row& row : kRows) {
     L2 l2;
@@ -889,7 +903,9 @@ void descriptor_table_information() {
   };
   l2.start(body);
   const auto which = [] {
-    return InstructionInfo::decode(static_cast<u32>(vmread(Field::exit_instruction_info))).register2 & 3;
+    return InstructionInfo::decode(static_cast<u32>(vmread(Field::exit_instruction_info)))
+               .register2 &
+           3;
   };
   if (l2.expect_exit("SGDT", BasicExit::gdtr_idtr)) {
     expect_equal("SGDT", which(), 0);
@@ -974,11 +990,13 @@ constexpr Case kCases[] = {
     {"exception_bitmap", "SDM vol. 3, 25.6.3, 28.2.2", exception_bitmap},
     {"exceptions_not_intercepted", "SDM vol. 3, 26.2", exceptions_not_intercepted},
     {"page_fault_mask_and_match", "SDM vol. 3, 25.6.3", page_fault_mask_and_match},
-    {"intercepted_faults_leave_cr2_and_dr6", "SDM vol. 3, 28.1", intercepted_faults_leave_cr2_and_dr6},
+    {"intercepted_faults_leave_cr2_and_dr6", "SDM vol. 3, 28.1",
+     intercepted_faults_leave_cr2_and_dr6},
     {"triple_fault", "SDM vol. 3, 26.2", triple_fault},
-    {"double_fault_intercepted", "SDM vol. 3, 26.2, 6.15", double_fault_intercepted, 0,
-     under_aerie, "TCG's #DF intercept never fires"},
-    {"vmx_instructions_in_l2", "SDM vol. 3, 26.1.2, tables 28-13 and 28-14", vmx_instructions_in_l2},
+    {"double_fault_intercepted", "SDM vol. 3, 26.2, 6.15", double_fault_intercepted, 0, under_aerie,
+     "TCG's #DF intercept never fires"},
+    {"vmx_instructions_in_l2", "SDM vol. 3, 26.1.2, tables 28-13 and 28-14",
+     vmx_instructions_in_l2},
     {"descriptor_table_information", "SDM vol. 3, tables 28-10 and 28-11",
      descriptor_table_information},
     {"rdmsr_of_no_msr_exits", "SDM vol. 3, 26.1.3", rdmsr_of_no_msr_exits},

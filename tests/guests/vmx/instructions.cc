@@ -1,4 +1,5 @@
-// The VMX instructions outside of VM entry: their operands, errors and flags. SDM vol. 3, chapter 31.
+// The VMX instructions outside of VM entry: their operands, errors and flags. SDM vol. 3,
+// chapter 31.
 #include <initializer_list>
 
 #include "cpu/arch/msr.h"
@@ -66,7 +67,8 @@ void vmxon_needs_vmxe() {
   cpu::write_cr4(cr4);
   const u64 cr0 = cpu::read_cr0();
   cpu::write_cr0(cr0 & ~cpu::cr0::ne);
-  expect_fault("VMXON without CR0.NE", catch_fault([] { vmxon(vmxon_region()); }), Exception::gp, 0);
+  expect_fault("VMXON without CR0.NE", catch_fault([] { vmxon(vmxon_region()); }), Exception::gp,
+               0);
   cpu::write_cr0(cr0);
   expect(vmx_on(), "VMXON");
 }
@@ -116,7 +118,8 @@ void vmclear_errors() {
   expect_error("misaligned", vmclear(region + 1), InstructionError::vmclear_invalid_address);
   expect_error("beyond MAXPHYADDR", vmclear(region | bit(physical_bits())),
                InstructionError::vmclear_invalid_address);
-  expect_error("the VMXON region", vmclear(vmxon_region()), InstructionError::vmclear_vmxon_pointer);
+  expect_error("the VMXON region", vmclear(vmxon_region()),
+               InstructionError::vmclear_vmxon_pointer);
   expect_equal("current VMCS untouched", vmptrst(), region);
   make_none_current();
   expect_status("no current VMCS", vmclear(region + 1), VmStatus::fail_invalid);
@@ -128,7 +131,8 @@ void vmptrld_errors() {
   expect_error("misaligned", vmptrld(other + 0x800), InstructionError::vmptrld_invalid_address);
   expect_error("beyond MAXPHYADDR", vmptrld(other | bit(physical_bits())),
                InstructionError::vmptrld_invalid_address);
-  expect_error("the VMXON region", vmptrld(vmxon_region()), InstructionError::vmptrld_vmxon_pointer);
+  expect_error("the VMXON region", vmptrld(vmxon_region()),
+               InstructionError::vmptrld_vmxon_pointer);
   *page_pointer<u32>(other) ^= 2;
   expect_error("wrong revision", vmptrld(other), InstructionError::vmptrld_wrong_revision);
   expect_equal("current VMCS untouched", vmptrst(), region);
@@ -224,7 +228,8 @@ void field_errors() {
   make_current();
   u64 value = 0x55;
   for (const u32 field : {0x4700u, 0x6fffu, 0x3ffeu, 0x8000u, 0x2801u | 0x1000u}) {
-    expect_error("VMREAD of no field", vmread(field, value), InstructionError::unsupported_component);
+    expect_error("VMREAD of no field", vmread(field, value),
+                 InstructionError::unsupported_component);
     expect_error("VMWRITE of no field", vmwrite(field, 0), InstructionError::unsupported_component);
   }
   expect_equal("the destination is untouched", value, 0x55);
@@ -298,18 +303,18 @@ void vmread_memory_operands() {
   expect_equal("VMWRITE from memory with an index", vmread(Field::guest_rip), 0x99);
   // RSP-relative, with REX registers, through GS.
   u64 result = 0;
-  asm volatile(
-      "mov %1, %%r14; push %%rax; vmread %%r14, (%%rsp); pop %%r13; mov %%r13, %0"
-      : "=r"(result)
-      : "r"(field)
-      : "r13", "r14", "cc", "memory");
+  asm volatile("mov %1, %%r14; push %%rax; vmread %%r14, (%%rsp); pop %%r13; mov %%r13, %0"
+               : "=r"(result)
+               : "r"(field)
+               : "r13", "r14", "cc", "memory");
   expect_equal("VMREAD to the stack", result, 0x99);
   const u64 gs_offset = reinterpret_cast<u64>(memory) - cpu::rdmsr(msr::gs_base);
   asm volatile("vmread %1, %%gs:(%0)" ::"r"(gs_offset), "r"(field) : "cc", "memory");
   expect_equal("VMREAD through GS", memory[0], 0x99);
   constexpr u64 kUnmapped = 0x3'0000'0000;
-  const Fault fault = catch_fault(
-      [&] { asm volatile("vmread %1, (%0)" ::"r"(kUnmapped), "r"(field) : "cc", "memory"); });
+  const Fault fault = catch_fault([&] {
+    asm volatile("vmread %1, (%0)" ::"r"(kUnmapped), "r"(field) : "cc", "memory");
+  });
   if (expect_fault("VMREAD to an unmapped page", fault, Exception::pf, 2)) {
     expect_equal("CR2", fault.cr2, kUnmapped);
   }
@@ -383,8 +388,9 @@ void vmcall_in_root() {
 void at_user_level() {
   // CPL 3 by IRET, within pages made user accessible for the moment.
   const u64 stack = alloc_page() + kPageSize;
-  u64* directory = page_pointer(
-      page_pointer(page_pointer(cpu::read_cr3() & pte::address)[0] & pte::address)[0] & pte::address);
+  u64* directory =
+      page_pointer(page_pointer(page_pointer(cpu::read_cr3() & pte::address)[0] & pte::address)[0] &
+                   pte::address);
   for (unsigned i = 0; i < 32; ++i) {
     directory[i] |= pte::user;
   }
@@ -567,8 +573,7 @@ constexpr Case kCases[] = {
     {"vmread_memory_operands", "SDM vol. 3, 31.3, VMREAD", vmread_memory_operands},
     {"flags_of_results", "SDM vol. 3, 31.2", flags_of_results},
     {"launch_states", "SDM vol. 3, 25.1", launch_states},
-    {"vmcall_in_root", "SDM vol. 3, 31.3, VMCALL", vmcall_in_root, 0, bochs,
-     "ends the emulator"},
+    {"vmcall_in_root", "SDM vol. 3, 31.3, VMCALL", vmcall_in_root, 0, bochs, "ends the emulator"},
     {"at_user_level", "SDM vol. 3, 31.3", at_user_level},
     {"invept_operands", "SDM vol. 3, 31.3, INVEPT", invept_operands},
     {"invept_type_upper_half", "SDM vol. 3, 31.3, INVEPT", invept_type_upper_half, 0, bochs,

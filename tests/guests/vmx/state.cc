@@ -1,5 +1,6 @@
-// State across entries and exits: MSR lists, EFER and PAT, XCR0 and vector registers, and L2s in other
-// modes than 64-bit: real mode, PAE, protected mode without paging. SDM vol. 3, 27.3, 27.4, 28.3-28.6.
+// State across entries and exits: MSR lists, EFER and PAT, XCR0 and vector registers, and L2s in
+// other modes than 64-bit: real mode, PAE, protected mode without paging. SDM vol.
+// 3, 27.3, 27.4, 28.3-28.6.
 #include <cstring>
 #include <initializer_list>
 
@@ -72,8 +73,8 @@ void msr_lists() {
 // The lists are read at each entry and exit: an edit between them counts.
 void msr_list_edits() {
   L2 l2;
-  MsrEntry* const list = make_list(Field::entry_msr_load_count, Field::entry_msr_load_address,
-                                   {{msr::lstar, 0, 1}});
+  MsrEntry* const list =
+      make_list(Field::entry_msr_load_count, Field::entry_msr_load_address, {{msr::lstar, 0, 1}});
   l2.start([](u64) {
     for (;;) {
       asm volatile("vmcall" ::"b"(cpu::rdmsr(msr::lstar)) : "memory");
@@ -164,8 +165,9 @@ void nxe_of_l2() {
   constexpr u64 kLinear = 0x6'0000'0000;
   map_page(kLinear, alloc_page(), pte::present | pte::writable | pte::no_execute);
   const auto body = [] {
-    const Fault fault =
-        catch_fault([] { asm volatile("mov (%0), %%rax" ::"r"(kLinear) : "rax", "memory"); });
+    const Fault fault = catch_fault([] {
+      asm volatile("mov (%0), %%rax" ::"r"(kLinear) : "rax", "memory");
+    });
     if ((cpu::rdmsr(msr::efer) & cpu::efer::nxe) != 0) {
       expect_no_fault("NXE set: a read", fault);
       const Fault fetch = catch_fault([] { asm volatile("call *%0" ::"r"(kLinear) : "memory"); });
@@ -277,14 +279,13 @@ void xsetbv_exits() {
 void xsetbv_without_osxsave() {
   L2 l2;
   vmwrite(Field::guest_cr4, vmread(Field::guest_cr4) & ~cpu::cr4::osxsave);
-  l2.start([](u64) {
-    expect_fault("XSETBV", catch_fault([] { cpu::xsetbv(0, 1); }), Exception::ud);
-  });
+  l2.start(
+      [](u64) { expect_fault("XSETBV", catch_fault([] { cpu::xsetbv(0, 1); }), Exception::ud); });
   l2.expect_return("the end");
 }
 
-// An L2 with AVX: YMM registers survive exits in both directions (VMX does not touch them), and L2's
-// XCR0 is what counts for it.
+// An L2 with AVX: YMM registers survive exits in both directions (VMX does not touch them), and
+// L2's XCR0 is what counts for it.
 void avx_in_l2() {
   const Osxsave on;
   cpu::xsetbv(0, 7);
@@ -323,8 +324,8 @@ bool start_real_mode(L2& l2, const Ept& tables, const u8* code, usize size) {
     return false;
   }
   std::memcpy(page_pointer<u8>(kRealCode), code, size);
-  vmwrite(Field::guest_cr0, (cpu::rdmsr(msr::vmx_cr0_fixed0) & ~(cpu::cr0::pe | cpu::cr0::pg)) |
-                                cpu::cr0::et);
+  vmwrite(Field::guest_cr0,
+          (cpu::rdmsr(msr::vmx_cr0_fixed0) & ~(cpu::cr0::pe | cpu::cr0::pg)) | cpu::cr0::et);
   vmwrite(Field::guest_cr4, cpu::rdmsr(msr::vmx_cr4_fixed0));
   vmwrite(Field::guest_efer, 0);
   l2.entry(0, v::entry::ia32e_guest);
@@ -365,8 +366,8 @@ void real_mode() {
   L2 l2;
   const Ept tables;
   // mov $0x1234, %ax; mov %ax, 0x600; cpuid; int $0x21; vmcall
-  constexpr u8 kCode[] = {0xb8, 0x34, 0x12, 0xa3, 0x00, 0x06, 0x0f, 0xa2, 0xcd, 0x21,
-                          0x0f, 0x01, 0xc1};
+  constexpr u8 kCode[] = {0xb8, 0x34, 0x12, 0xa3, 0x00, 0x06, 0x0f,
+                          0xa2, 0xcd, 0x21, 0x0f, 0x01, 0xc1};
   if (!start_real_mode(l2, tables, kCode, sizeof kCode)) {
     return;
   }
@@ -445,9 +446,10 @@ void real_to_protected() {
   if (!start_real_mode(l2, tables, kCode, sizeof kCode)) {
     return;
   }
-  // 32-bit: mov $0x10, %eax; mov %eax, %ds; mov 0x10600, %ecx (the table pointer's first word); vmcall
-  constexpr u8 kCode32[] = {0xb8, 0x10, 0x00, 0x00, 0x00, 0x8e, 0xd8, 0x8b, 0x0d,
-                            0x00, 0x06, 0x01, 0x00, 0x0f, 0x01, 0xc1};
+  // 32-bit: mov $0x10, %eax; mov %eax, %ds; mov 0x10600, %ecx (the table pointer's first word);
+  // vmcall
+  constexpr u8 kCode32[] = {0xb8, 0x10, 0x00, 0x00, 0x00, 0x8e, 0xd8, 0x8b,
+                            0x0d, 0x00, 0x06, 0x01, 0x00, 0x0f, 0x01, 0xc1};
   std::memcpy(page_pointer<u8>(kRealCode + 0x500), kCode32, sizeof kCode32);
   const u64 table[] = {0, 0x00cf'9b00'0000'ffff, 0x00cf'9300'0000'ffff};
   std::memcpy(page_pointer<u8>(kRealCode + 0x620), table, sizeof table);
@@ -469,7 +471,7 @@ void real_to_protected() {
 
 // A 32-bit L2 with PAE paging at kRealCode: linear 0-1 GiB by 2 MiB pages, one to one.
 struct PaeTables {
-  u64 pointers;   // the PDPT
+  u64 pointers;  // the PDPT
   u64 directory;
 };
 PaeTables pae_tables() {
@@ -630,16 +632,18 @@ void compatibility_mode() {
 void task_switch_exits() {
   L2 l2;
   start_pae(l2, pae_tables(), nullptr, 0);
-  // ljmp $0xc8:0; a TSS descriptor in the first free slot of the GDT (0xc0), the second for the target.
+  // ljmp $0xc8:0; a TSS descriptor in the first free slot of the GDT (0xc0), the second for the
+  // target.
   constexpr u8 kCode[] = {0xea, 0x00, 0x00, 0x00, 0x00, 0xc0, 0x00};
   std::memcpy(page_pointer<u8>(kRealCode), kCode, sizeof kCode);
   const u64 base = alloc_page();
-  gdt_entries()[kFreeDescriptor / 8] = 0x67 | (base & 0xff'ffff) << 16 | u64{0x89} << 40 |
-                                       (base >> 24 & 0xff) << 56;
+  gdt_entries()[kFreeDescriptor / 8] =
+      0x67 | (base & 0xff'ffff) << 16 | u64{0x89} << 40 | (base >> 24 & 0xff) << 56;
   if (l2.expect_exit("JMP to a TSS", BasicExit::task_switch)) {
     const auto t = v::TaskSwitch::decode(l2.qualification());
     expect_equal("selector", t.selector, kFreeDescriptor);
-    expect_equal("source", static_cast<u64>(t.source), static_cast<u64>(v::TaskSwitch::Source::jmp));
+    expect_equal("source", static_cast<u64>(t.source),
+                 static_cast<u64>(v::TaskSwitch::Source::jmp));
     expect_equal("length", l2.length(), 7);
   }
   gdt_entries()[kFreeDescriptor / 8] = 0;
@@ -667,8 +671,8 @@ constexpr Case kCases[] = {
     {"pae_mov_cr3", "SDM vol. 3, 4.4.1, 28.3.1", pae_mov_cr3},
     {"legacy_paging", "SDM vol. 3, 4.3", legacy_paging},
     {"compatibility_mode", "SDM vol. 3, 27.3.1.4", compatibility_mode},
-    {"task_switch_exits", "SDM vol. 3, 26.4.2, table 28-2", task_switch_exits, 0,
-     under_aerie, "TCG never raises the task-switch exit"},
+    {"task_switch_exits", "SDM vol. 3, 26.4.2, table 28-2", task_switch_exits, 0, under_aerie,
+     "TCG never raises the task-switch exit"},
 };
 
 }  // namespace
