@@ -162,7 +162,7 @@ void msr_pat_faults() {
 void msr_noncanonical() {
   for (const u32 index : {cpu::msr::fs_base, cpu::msr::kernel_gs_base, cpu::msr::lstar}) {
     const u64 old = cpu::rdmsr(index);
-    expect_fault("a non-canonical address", wrmsr(index, bit(47)), Exception::gp, 0);
+    expect_fault("a non-canonical address", wrmsr(index, non_canonical()), Exception::gp, 0);
     expect_equal("untouched", cpu::rdmsr(index), old);
     expect_no_fault("a canonical address", wrmsr(index, ~bit_mask(46, 0)));
     expect_equal("taken", cpu::rdmsr(index), ~bit_mask(46, 0));
@@ -172,7 +172,7 @@ void msr_noncanonical() {
 
 void msr_sysenter_noncanonical() {
   for (const u32 index : {cpu::msr::sysenter_esp, cpu::msr::sysenter_eip}) {
-    expect_fault("a non-canonical address", wrmsr(index, bit(47)), Exception::gp, 0);
+    expect_fault("a non-canonical address", wrmsr(index, non_canonical()), Exception::gp, 0);
   }
 }
 
@@ -650,9 +650,10 @@ constexpr Case kCases[] = {
     {"single_step_mov_ss", "SDM vol. 3, 6.8.3", single_step_mov_ss},
     {"icebp", "SDM vol. 2, INT1", icebp, 0, raw_tcg, "TCG has no ICEBP"},
     {"data_breakpoint", "SDM vol. 3, 17.2.4", data_breakpoint},
-    {"code_breakpoint_sets_rf", "SDM vol. 3, 17.3.1.1", code_breakpoint_sets_rf, 0, raw_tcg | bochs,
-     "neither TCG nor Bochs sets RF"},
-    {"general_detect", "SDM vol. 3, 17.3.1.3", general_detect, 0, raw_tcg, "TCG has no GD"},
+    {"code_breakpoint_sets_rf", "SDM vol. 3, 17.3.1.1", code_breakpoint_sets_rf, 0,
+     raw_tcg | bochs | under_aerie, "neither TCG nor Bochs sets RF"},
+    {"general_detect", "SDM vol. 3, 17.3.1.3", general_detect, 0, raw_tcg | under_aerie,
+     "TCG has no GD"},
     {"dr_upper_half", "SDM vol. 3, 17.2.6", dr_upper_half, 0, raw_tcg, "TCG does not check"},
     {"rf_on_faults", "SDM vol. 3, 17.3.1.1", rf_on_faults, 0, raw_tcg, "TCG does not set RF"},
     {"rf_on_injected_faults", "SDM vol. 3, 17.3.1.1", rf_on_injected_faults},

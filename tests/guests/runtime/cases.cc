@@ -163,6 +163,8 @@ bool expect_fault(std::string_view what, const Fault& fault, cpu::Exception exce
   return expect_fault(what, fault, exception) && expect_equal(what, fault.error, error);
 }
 
+u64 non_canonical() { return bit((cpu::cpuid(0x8000'0008).eax >> 8 & 0xff) - 1); }
+
 void skip(std::string_view reason) {
   if (outcome == Outcome::running) {
     outcome = Outcome::skipped;

@@ -65,6 +65,10 @@ void skip(std::string_view reason);
 // The value of NAME=value on the command line, or `otherwise`.
 u64 option(std::string_view name, u64 otherwise);
 
+// Non-canonical whatever CR4.LA57 says: MSRs, VMCS fields and invalidation descriptors are checked
+// against the widest linear address that the processor supports (SDM vol. 3, 4.5.2).
+u64 non_canonical();
+
 // A guest's own entry; the machine is initialised (start.cc).
 u8 guest_main();
 

@@ -16,7 +16,6 @@ namespace v = cpu::vmx;
 
 unsigned physical_bits() { return cpu::cpuid(0x8000'0008).eax & 0xff; }
 u64 too_high() { return bit(physical_bits()); }
-constexpr u64 kNonCanonical = bit(47);
 
 // A rule is broken by break_it, which returns false where this processor has no such rule.
 struct Rule {
@@ -250,12 +249,12 @@ constexpr Rule kHostRules[] = {
      }},
     {"SYSENTER_ESP, canonical",
      [](L2&) {
-       set(Field::host_sysenter_esp, kNonCanonical);
+       set(Field::host_sysenter_esp, non_canonical());
        return true;
      }},
     {"SYSENTER_EIP, canonical",
      [](L2&) {
-       set(Field::host_sysenter_eip, kNonCanonical);
+       set(Field::host_sysenter_eip, non_canonical());
        return true;
      }},
     {"PAT, type 2",
@@ -300,27 +299,27 @@ constexpr Rule kHostRules[] = {
      }},
     {"FS base, canonical",
      [](L2&) {
-       set(Field::host_fs_base, kNonCanonical);
+       set(Field::host_fs_base, non_canonical());
        return true;
      }},
     {"GS base, canonical",
      [](L2&) {
-       set(Field::host_gs_base, kNonCanonical);
+       set(Field::host_gs_base, non_canonical());
        return true;
      }},
     {"TR base, canonical",
      [](L2&) {
-       set(Field::host_tr_base, kNonCanonical);
+       set(Field::host_tr_base, non_canonical());
        return true;
      }},
     {"GDTR base, canonical",
      [](L2&) {
-       set(Field::host_gdtr_base, kNonCanonical);
+       set(Field::host_gdtr_base, non_canonical());
        return true;
      }},
     {"IDTR base, canonical",
      [](L2&) {
-       set(Field::host_idtr_base, kNonCanonical);
+       set(Field::host_idtr_base, non_canonical());
        return true;
      }},
     {"host address-space size 0 in IA-32e mode",
@@ -395,12 +394,12 @@ constexpr Rule kGuestRules[] = {
      }},
     {"SYSENTER_ESP, canonical",
      [](L2&) {
-       set(Field::guest_sysenter_esp, kNonCanonical);
+       set(Field::guest_sysenter_esp, non_canonical());
        return true;
      }},
     {"SYSENTER_EIP, canonical",
      [](L2&) {
-       set(Field::guest_sysenter_eip, kNonCanonical);
+       set(Field::guest_sysenter_eip, non_canonical());
        return true;
      }},
     {"PAT, type 3",
@@ -435,17 +434,17 @@ constexpr Rule kGuestRules[] = {
      }},
     {"TR base, canonical",
      [](L2&) {
-       set(Field::guest_tr_base, kNonCanonical);
+       set(Field::guest_tr_base, non_canonical());
        return true;
      }},
     {"FS base, canonical",
      [](L2&) {
-       set(Field::guest_fs_base, kNonCanonical);
+       set(Field::guest_fs_base, non_canonical());
        return true;
      }},
     {"GS base, canonical",
      [](L2&) {
-       set(Field::guest_gs_base, kNonCanonical);
+       set(Field::guest_gs_base, non_canonical());
        return true;
      }},
     {"CS base, upper half",
@@ -556,7 +555,7 @@ constexpr Rule kGuestRules[] = {
      }},
     {"GDTR base, canonical",
      [](L2&) {
-       set(Field::guest_gdtr_base, kNonCanonical);
+       set(Field::guest_gdtr_base, non_canonical());
        return true;
      }},
     {"GDTR limit",
@@ -566,7 +565,7 @@ constexpr Rule kGuestRules[] = {
      }},
     {"IDTR base, canonical",
      [](L2&) {
-       set(Field::guest_idtr_base, kNonCanonical);
+       set(Field::guest_idtr_base, non_canonical());
        return true;
      }},
     {"IDTR limit",
@@ -576,7 +575,7 @@ constexpr Rule kGuestRules[] = {
      }},
     {"RIP, canonical",
      [](L2&) {
-       set(Field::guest_rip, kNonCanonical << 10);
+       set(Field::guest_rip, bit(63));
        return true;
      },
      bochs},
@@ -800,7 +799,7 @@ void mended_after_failure() {
   l2.expect_failed_entry("CR4.PAE clear", BasicExit::entry_guest_state, 0);
   flip(Field::guest_cr4, cpu::cr4::pae);
   l2.expect_exit_and_skip("mended", BasicExit::vmcall);
-  set(Field::host_fs_base, kNonCanonical);
+  set(Field::host_fs_base, non_canonical());
   l2.expect_fail("host FS base", InstructionError::entry_invalid_host_state);
   set(Field::host_fs_base, 0);
   const u64 cs = vmread(Field::guest_cs_access_rights);

@@ -598,6 +598,30 @@ void msr_bitmap() {
   run("RDMSR, the first bitmap again", msr::sysenter_cs, false, false);
 }
 
+// An edit counts however long the bitmap stayed as it was (a hypervisor may keep a merged copy).
+void msr_bitmap_edited_late() {
+  L2 l2;
+  l2.start([](u64) {
+    for (;;) {
+      cpu::rdmsr(msr::lstar);
+      vmcall();
+    }
+  });
+  for (const unsigned quiet : {1u, 3u, 10u, 40u, 160u, 640u}) {
+    for (unsigned i = 0; i < quiet; ++i) {
+      if (!l2.expect_exit_and_skip("bit clear", BasicExit::vmcall)) {
+        return;
+      }
+    }
+    l2.intercept_msr(msr::lstar, true, false);
+    for (unsigned i = 0; i < 3; ++i) {
+      l2.expect_exit_and_skip("bit set", BasicExit::rdmsr);
+      l2.expect_exit_and_skip("after it", BasicExit::vmcall);
+    }
+    l2.intercept_msr(msr::lstar, true, false, false);
+  }
+}
+
 // MSRs that live in the VMCS are L2's own.
 void msrs_of_the_guest_state() {
   L2 l2;
@@ -983,6 +1007,7 @@ constexpr Case kCases[] = {
     {"io_bitmaps", "SDM vol. 3, 25.6.4", io_bitmaps},
     {"io_wraps_around", "SDM vol. 3, 26.1.3", io_wraps_around},
     {"msr_bitmap", "SDM vol. 3, 25.6.9", msr_bitmap},
+    {"msr_bitmap_edited_late", "SDM vol. 3, 25.6.9", msr_bitmap_edited_late},
     {"msrs_of_the_guest_state", "SDM vol. 3, 27.3.2, 28.3.1", msrs_of_the_guest_state},
     {"msrs_shared", "SDM vol. 3, 27.3.2", msrs_shared},
     {"x2apic_msrs_reach_l1s_apic", "SDM vol. 3, 26.5", x2apic_msrs_reach_l1s_apic, in_x2apic_mode},

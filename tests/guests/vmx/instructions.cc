@@ -471,7 +471,7 @@ void invvpid_operands() {
   if ((capability & bit(40)) != 0) {
     expect_status("individual address", invvpid(0, {1, 0x1000}), VmStatus::succeed);
     expect_error("individual address, VPID 0", invvpid(0, {0, 0x1000}), bad);
-    expect_error("individual address, non-canonical", invvpid(0, {1, bit(47)}), bad);
+    expect_error("individual address, non-canonical", invvpid(0, {1, non_canonical()}), bad);
   }
   if ((capability & bit(41)) != 0) {
     expect_status("single context", invvpid(1, {0xffff, 0}), VmStatus::succeed);

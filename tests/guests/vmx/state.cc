@@ -114,7 +114,7 @@ void msr_load_failures() {
       {"GS base", {msr::gs_base, 0, 0}},
       {"an x2APIC MSR", {0x808, 0, 0}},
       {"reserved bits", {msr::cstar, 1, 0}},
-      {"a value that faults", {msr::lstar, 0, bit(47)}},
+      {"a value that faults", {msr::lstar, 0, non_canonical()}},
       {"a read-only MSR", {msr::vmx_basic, 0, 0}},
   };
   for (const Row& row : rows) {
