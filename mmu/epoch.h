@@ -1,9 +1,9 @@
-// When may memory be used again that a processor's TLB or table walker may still know of? When every
-// processor has flushed since it was unlinked.
+// When may memory be used again that a processor's TLB or table walker may still know of? When
+// every processor has flushed since it was unlinked.
 //
-// A processor says so itself, on its way into a guest: enter() compares the epoch it has seen with the
-// current one, and the caller flushes everything when they differ. Nobody waits and nobody is interrupted
-// on the common path; whoever needs the memory kicks the laggards.
+// A processor says so itself, on its way into a guest: enter() compares the epoch it has seen with
+// the current one, and the caller flushes everything when they differ. Nobody waits and nobody is
+// interrupted on the common path; whoever needs the memory kicks the laggards.
 //
 //   unlinking processor                      entering processor
 //   entry := 0
@@ -11,8 +11,8 @@
 //                                            seen := epoch
 //   reuse when every seen >= E               flush; run the guest
 //
-// The entering processor walks nothing between its store and its flush. If it read the epoch before the
-// unlinking, seen < E and the memory is kept; if after, its flush drops what it knew.
+// The entering processor walks nothing between its store and its flush. If it read the epoch before
+// the unlinking, seen < E and the memory is kept; if after, its flush drops what it knew.
 #pragma once
 
 #include <array>
@@ -44,8 +44,8 @@ class Epochs {
   // What advance() will return.
   u64 next() const { return current_.load(std::memory_order_relaxed) + 1; }
 
-  // Processors, but for `self`, that may still use what was removed before `epoch`. `self` is in L0 and
-  // flushes at its next enter().
+  // Processors, but for `self`, that may still use what was removed before `epoch`. `self` is in L0
+  // and flushes at its next enter().
   u32 laggards(u64 epoch, unsigned self) const {
     u32 mask = 0;
     for (unsigned cpu = 0; cpu < kMaxCpus; ++cpu) {

@@ -1,11 +1,11 @@
-// The formats a guest's translation tables may have, as traits. What a walker or a shadow pager needs to
-// know of a format is here and nowhere else: entry width, levels, which entries are leaves, reserved
-// bits, rights, accessed and dirty bits.
+// The formats a guest's translation tables may have, as traits. What a walker or a shadow pager
+// needs to know of a format is here and nowhere else: entry width, levels, which entries are
+// leaves, reserved bits, rights, accessed and dirty bits.
 //
-//   Legacy       32-bit paging, 4 KiB and (PSE, PSE-36) 4 MiB pages          SDM vol. 3, 4.3
-//   Pae          PAE paging                                                   SDM vol. 3, 4.4
-//   Ia32e<N>     4- and 5-level paging; NPT12 too, walked as user accesses    SDM vol. 3, 4.5; APM vol. 2, 15.25
-//   Ept<N>       extended page tables of 4 or 5 levels                        SDM vol. 3, 29.3
+//   Legacy     32-bit paging, 4 KiB and (PSE, PSE-36) 4 MiB pages      SDM vol. 3, 4.3
+//   Pae        PAE paging                                               SDM vol. 3, 4.4
+//   Ia32e<N>   4- and 5-level paging; NPT12, walked as user accesses    SDM 4.5; APM vol. 2, 15.25
+//   EptFormat  extended page tables of 4 or 5 levels                    SDM vol. 3, 29.3
 //
 // Levels are numbered from the leaf up: 1 is the table whose entries map 4 KiB.
 #pragma once
@@ -19,14 +19,14 @@ namespace aerie::mmu {
 // What the processor that a guest sees offers, as far as reserved bits depend on it.
 struct PagingFeatures {
   u8 maxphyaddr = 40;
-  bool gib_pages = true;   // CPUID 8000_0001H EDX[26]
-  bool pse36 = true;       // CPUID 1 EDX[17]
+  bool gib_pages = true;  // CPUID 8000_0001H EDX[26]
+  bool pse36 = true;      // CPUID 1 EDX[17]
 };
 
 enum class PagingMode : u8 { none, legacy, pae, ia32e4, ia32e5 };
 
-// The bits of CR0, CR4 and EFER that choose how linear addresses are translated, or-ed together as they
-// stand (no two share a position). Cheap enough to form on every exit; keys the walk cache.
+// The bits of CR0, CR4 and EFER that choose how linear addresses are translated, or-ed together as
+// they stand (no two share a position). Cheap enough to form on every exit; keys the walk cache.
 class ModeBits {
  public:
   static constexpr u32 kCr0 = static_cast<u32>(cpu::cr0::pg);
@@ -88,7 +88,9 @@ struct Legacy {
   static constexpr u64 kAccessed = bit(5), kDirty = bit(6);
 
   static constexpr unsigned shift(unsigned level) { return 12 + 10 * (level - 1); }
-  static constexpr u64 index(u64 linear, unsigned level) { return (linear >> shift(level)) & 0x3ff; }
+  static constexpr u64 index(u64 linear, unsigned level) {
+    return (linear >> shift(level)) & 0x3ff;
+  }
   static constexpr u64 root(u64 cr3) { return cr3 & bit_mask(31, 12); }
   static constexpr bool present(u64 entry) { return (entry & 1) != 0; }
   static constexpr bool leaf(u64 entry, unsigned level, const FormatContext& c) {
@@ -127,7 +129,8 @@ struct Wide {
     return entry & kAddressMask & ~(bit(shift(level)) - 1);
   }
   static constexpr u8 rights(u64 entry) {
-    return static_cast<u8>(((entry >> 2) & 1) | (entry & 2) | ((entry & kNoExecute) != 0 ? 0 : right::execute));
+    return static_cast<u8>(((entry >> 2) & 1) | (entry & 2) |
+                           ((entry & kNoExecute) != 0 ? 0 : right::execute));
   }
   // Address bits of a large leaf below its size, but for PAT (bit 12).
   static constexpr u64 large_low(unsigned level) { return bit_mask(shift(level) - 1, 13); }
@@ -161,7 +164,9 @@ template <unsigned Levels>
 struct Ia32e : detail::Wide {
   static_assert(Levels == 4 || Levels == 5);
   static constexpr unsigned kLevels = Levels;
-  static constexpr u64 index(u64 linear, unsigned level) { return (linear >> shift(level)) & 0x1ff; }
+  static constexpr u64 index(u64 linear, unsigned level) {
+    return (linear >> shift(level)) & 0x1ff;
+  }
   static constexpr u64 root(u64 cr3) { return cr3 & kAddressMask; }
   // Bit 7 of a PML4E or PML5E is reserved, not a page size.
   static constexpr bool leaf(u64 entry, unsigned level, const FormatContext&) {
@@ -174,12 +179,14 @@ struct Ia32e : detail::Wide {
     }
     return is_leaf && level > 1 ? mask | large_low(level) : mask;
   }
-  static constexpr u8 rights(u64 entry, unsigned, const FormatContext&) { return Wide::rights(entry); }
+  static constexpr u8 rights(u64 entry, unsigned, const FormatContext&) {
+    return Wide::rights(entry);
+  }
   static constexpr bool has_accessed(unsigned) { return true; }
 };
 
-// Extended page tables. An entry is present when it grants anything; what a present one must not hold is
-// an EPT misconfiguration (SDM vol. 3, 29.3.3.1), not a fault of the access.
+// Extended page tables. An entry is present when it grants anything; what a present one must not
+// hold is an EPT misconfiguration (SDM vol. 3, 29.3.3.1), not a fault of the access.
 struct EptFormat {
   using Entry = u64;
   static constexpr u64 kAccessed = bit(8), kDirty = bit(9), kLarge = bit(7), kExecuteUser = bit(10);
@@ -192,21 +199,25 @@ struct EptFormat {
   };
 
   static constexpr unsigned shift(unsigned level) { return 12 + 9 * (level - 1); }
-  static constexpr u64 index(u64 address, unsigned level) { return (address >> shift(level)) & 0x1ff; }
+  static constexpr u64 index(u64 address, unsigned level) {
+    return (address >> shift(level)) & 0x1ff;
+  }
   static constexpr bool present(u64 entry, const Context& c) {
     return (entry & (ept_right::all | (c.mode_based_execute ? kExecuteUser : 0))) != 0;
   }
   static constexpr bool leaf(u64 entry, unsigned level) {
     return level == 1 || (level <= 3 && (entry & kLarge) != 0);
   }
-  // Bits that a leaf, or an entry that points to a table, must not have set. `beyond`: the address bits
-  // that the processor lacks, which is the only part that is not a constant of the level.
+  // Bits that a leaf, or an entry that points to a table, must not have set. `beyond`: the address
+  // bits that the processor lacks, which is the only part that is not a constant of the level.
   static constexpr u64 leaf_reserved(unsigned level, u64 beyond, const Context& c) {
     return beyond | (level > 1 ? bit_mask(shift(level) - 1, 12) : 0) |
            (level == 3 && !c.features.gib_pages ? kLarge : 0);
   }
   static constexpr u64 table_reserved(u64 beyond) { return beyond | bit_mask(7, 3); }
-  static constexpr bool bad_memory_type(u64 entry) { return ((0x8c >> ((entry >> 3) & 7)) & 1) != 0; }
+  static constexpr bool bad_memory_type(u64 entry) {
+    return ((0x8c >> ((entry >> 3) & 7)) & 1) != 0;
+  }
   static constexpr u64 beyond(const Context& c) { return detail::beyond(c.features.maxphyaddr); }
 
   // Of a present entry.
@@ -226,13 +237,14 @@ struct EptFormat {
   // Bit 10 counts under mode-based execute control only; without it execute stands for both.
   static constexpr u8 rights(u64 entry, const Context& c) {
     const u8 rwx = static_cast<u8>(entry & ept_right::all);
-    const bool user = c.mode_based_execute ? (entry & kExecuteUser) != 0 : (entry & ept_right::execute) != 0;
+    const bool user =
+        c.mode_based_execute ? (entry & kExecuteUser) != 0 : (entry & ept_right::execute) != 0;
     return static_cast<u8>(rwx | (user ? ept_right::execute_user : 0));
   }
 };
 
-// An EPT pointer as L1 wrote it into its VMCS. SDM vol. 3, table 25-9. That it is well formed is checked
-// at VM entry, by nested.
+// An EPT pointer as L1 wrote it into its VMCS. SDM vol. 3, table 25-9. That it is well formed is
+// checked at VM entry, by nested.
 class Eptp {
  public:
   constexpr Eptp() = default;

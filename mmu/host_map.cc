@@ -135,7 +135,8 @@ bool HostMap::write_protect(PageAllocator& allocator, Gpa gpa) {
       return false;
     }
     if (level == 1) {
-      __atomic_fetch_and(entry, ~npt::write, __ATOMIC_RELEASE);  // the processor may set A and D meanwhile
+      __atomic_fetch_and(entry, ~npt::write,
+                         __ATOMIC_RELEASE);  // the processor may set A and D meanwhile
       return true;
     }
     if (!split(allocator, *entry, level)) {

@@ -1,6 +1,6 @@
 // L1's physical memory, as far as L0 may touch it on L1's behalf. Every address that comes from a
-// guest passes here before it is used: device memory is never touched (a read could have effects), and
-// Aerie's own block is not part of L1's memory at all.
+// guest passes here before it is used: device memory is never touched (a read could have effects),
+// and Aerie's own block is not part of L1's memory at all.
 //
 // gpa == hpa for L1 (DESIGN §1); this file is one of the places that rely on it.
 #pragma once
@@ -20,7 +20,7 @@ class L1Memory {
  public:
   struct Range {
     Gpa begin;
-    Gpa end;  // exclusive
+    Gpa end;               // exclusive
     bool writable = true;  // false for ROM
   };
   static constexpr usize kMaxRanges = 32;
@@ -43,15 +43,15 @@ class L1Memory {
     return r != nullptr && r->writable;
   }
 
-  // A pointer to L1's memory, or nullptr where it is not readable. What is read through it can change
-  // under L0's eyes at any time: copy once, check the copy.
+  // A pointer to L1's memory, or nullptr where it is not readable. What is read through it can
+  // change under L0's eyes at any time: copy once, check the copy.
   template <class T>
   T* pointer(Gpa gpa, u64 size = sizeof(T)) const {
     return readable(gpa, size) ? physical_pointer<T>(Hpa{gpa.value()}) : nullptr;
   }
 
-  // Whoever write-protects pages of L1's to learn of its writes (mmu/unsync.h) must hear of L0's, too: it
-  // is told of each page before the store, while `armed` is not zero.
+  // Whoever write-protects pages of L1's to learn of its writes (mmu/unsync.h) must hear of L0's,
+  // too: it is told of each page before the store, while `armed` is not zero.
   struct WriteWatch {
     const std::atomic<u32>* armed = nullptr;
     void (*before_write)(void* who, Gpa page) = nullptr;
@@ -59,8 +59,8 @@ class L1Memory {
   };
   void set_write_watch(const WriteWatch& watch) { watch_ = watch; }
 
-  // Copies; false, with nothing copied, where some of the range is not memory. Stores of L0 on L1's behalf
-  // go through write(), or announce themselves by announce_write().
+  // Copies; false, with nothing copied, where some of the range is not memory. Stores of L0 on L1's
+  // behalf go through write(), or announce themselves by announce_write().
   bool read(Gpa gpa, void* to, u64 size) const {
     const u8* from = pointer<u8>(gpa, size);
     if (from == nullptr) {
@@ -78,7 +78,8 @@ class L1Memory {
     return true;
   }
   void announce_write(Gpa gpa, u64 size) const {
-    if (watch_.armed != nullptr && watch_.armed->load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    if (watch_.armed != nullptr && watch_.armed->load(std::memory_order_relaxed) != 0)
+        [[unlikely]] {
       for (u64 page = gpa.frame(); page <= (gpa + (size - 1)).frame(); ++page) {
         watch_.before_write(watch_.who, Gpa::of_frame(page));
       }

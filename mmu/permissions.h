@@ -13,17 +13,18 @@
 
 namespace aerie::mmu {
 
-// An access to linear memory, as the error code of the page fault it may cause: pfec::write, user, fetch.
-// In the place of the reserved bit: a supervisor-mode data access that EFLAGS.AC exempts from SMAP
-// (explicit, CPL < 3, AC = 1). Implicit accesses (descriptor tables, TSS) are never exempt.
+// An access to linear memory, as the error code of the page fault it may cause: pfec::write, user,
+// fetch. In the place of the reserved bit: a supervisor-mode data access that EFLAGS.AC exempts
+// from SMAP (explicit, CPL < 3, AC = 1). Implicit accesses (descriptor tables, TSS) are never
+// exempt.
 namespace access {
-inline constexpr u32 read = 0, write = cpu::pfec::write, user = cpu::pfec::user, fetch = cpu::pfec::fetch,
-                     smap_exempt = cpu::pfec::reserved;
+inline constexpr u32 read = 0, write = cpu::pfec::write, user = cpu::pfec::user,
+                     fetch = cpu::pfec::fetch, smap_exempt = cpu::pfec::reserved;
 inline constexpr u32 in_error_code = write | user | fetch;
 }  // namespace access
 
-// For each kind of access (index: access bits 4:1) a bit for each combination of right::user, write and
-// execute: set where the access faults.
+// For each kind of access (index: access bits 4:1) a bit for each combination of right::user, write
+// and execute: set where the access faults.
 using PermissionTable = std::array<u8, 16>;
 
 constexpr unsigned permission_index(u32 access_bits) { return (access_bits >> 1) & 0xf; }
@@ -40,7 +41,8 @@ struct PermissionMode {
 namespace detail {
 
 constexpr PermissionTable make_permission_table(unsigned mode) {
-  const bool wp = (mode & 1) != 0, smep = (mode & 2) != 0, smap = (mode & 4) != 0, nxe = (mode & 8) != 0;
+  const bool wp = (mode & 1) != 0, smep = (mode & 2) != 0, smap = (mode & 4) != 0,
+             nxe = (mode & 8) != 0;
   PermissionTable table{};
   for (unsigned i = 0; i < 16; ++i) {
     const u32 a = i << 1;
@@ -81,9 +83,9 @@ constexpr const PermissionTable* permissions_for(u64 cr0, u64 cr4, u64 efer) {
                            .index()];
 }
 
-// An access to guest-physical memory under EPT, at the positions of exit qualification bits 2:0, and
-// whether the linear address it comes from is a user-mode one (for fetches under mode-based execute
-// control).
+// An access to guest-physical memory under EPT, at the positions of exit qualification bits 2:0,
+// and whether the linear address it comes from is a user-mode one (for fetches under mode-based
+// execute control).
 namespace ept_access {
 inline constexpr u8 read = 1, write = 2, fetch = 4, user = 8;
 }
@@ -96,8 +98,9 @@ constexpr EptPermissionTable make_ept_table(bool mode_based_execute) {
   EptPermissionTable table{};
   for (unsigned a = 0; a < 16; ++a) {
     for (unsigned rights = 0; rights < 16; ++rights) {
-      const unsigned execute =
-          mode_based_execute && (a & ept_access::user) != 0 ? ept_right::execute_user : ept_right::execute;
+      const unsigned execute = mode_based_execute && (a & ept_access::user) != 0
+                                   ? ept_right::execute_user
+                                   : ept_right::execute;
       const bool denied = ((a & ept_access::read) != 0 && (rights & ept_right::read) == 0) ||
                           ((a & ept_access::write) != 0 && (rights & ept_right::write) == 0) ||
                           ((a & ept_access::fetch) != 0 && (rights & execute) == 0);

@@ -1,6 +1,7 @@
-// The roots a virtual CPU ran on last, most recent first: switching back to one of them takes no lock
-// and allocates nothing (DESIGN §4). What is kept is a pointer and the key it was found by; whether the
-// root still has that key the caller checks, since roots are taken away by other processors.
+// The roots a virtual CPU ran on last, most recent first: switching back to one of them takes no
+// lock and allocates nothing (DESIGN §4). What is kept is a pointer and the key it was found by;
+// whether the root still has that key the caller checks, since roots are taken away by other
+// processors.
 #pragma once
 
 #include <array>

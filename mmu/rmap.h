@@ -1,6 +1,7 @@
-// Reverse maps: from a frame of L1's memory to the shadow leaves that map it, and from a shadow page to
-// the entries that point to it. Chains of 8-byte nodes out of one array that is reserved at boot, so that
-// a chain never grows by allocation and L1 cannot make them use more than their share.
+// Reverse maps: from a frame of L1's memory to the shadow leaves that map it, and from a shadow
+// page to the entries that point to it. Chains of 8-byte nodes out of one array that is reserved at
+// boot, so that a chain never grows by allocation and L1 cannot make them use more than their
+// share.
 #pragma once
 
 #include "base/page_allocator.h"
@@ -93,9 +94,9 @@ class NodePool {
   u32 free_list_ = kNone;
 };
 
-// Leaves by the first frame they map. Leaves of different frames and sizes share a chain; whoever looks
-// compares the entry itself. A chain's length is known, so that it can be kept short: an L1 may map one
-// page of its own (its zero page, say) a million times into an L2.
+// Leaves by the first frame they map. Leaves of different frames and sizes share a chain; whoever
+// looks compares the entry itself. A chain's length is known, so that it can be kept short: an L1
+// may map one page of its own (its zero page, say) a million times into an L2.
 class LeafMap {
  public:
   static constexpr u32 kMaxChain = 1024;
@@ -130,7 +131,9 @@ class LeafMap {
   }
   bool full(u64 frame) const { return buckets_[hash(frame)].count >= kMaxChain; }
   // One of the leaves in the chain of `frame`, which is not empty.
-  EntryRef any(const NodePool& nodes, u64 frame) const { return nodes.first(buckets_[hash(frame)].head); }
+  EntryRef any(const NodePool& nodes, u64 frame) const {
+    return nodes.first(buckets_[hash(frame)].head);
+  }
 
  private:
   struct Bucket {

@@ -1,10 +1,10 @@
-// What a shadow page stands for besides the guest frame it shadows: two shadow pages of one guest table
-// may differ in everything here, and everything here is part of the key they are found by.
+// What a shadow page stands for besides the guest frame it shadows: two shadow pages of one guest
+// table may differ in everything here, and everything here is part of the key they are found by.
 //
-// Rights inherited from the tables above need not be in the key while the shadow's own format ANDs them
-// over the path as the guest's does (NPT under EPT12 or NPT12; guest paging under guest paging): an upper
-// shadow entry then carries its own guest entry's rights and no more. `access` is for folded shadows,
-// where several dimensions meet in one entry (DESIGN §4, mode (f)).
+// Rights inherited from the tables above need not be in the key while the shadow's own format ANDs
+// them over the path as the guest's does (NPT under EPT12 or NPT12; guest paging under guest
+// paging): an upper shadow entry then carries its own guest entry's rights and no more. `access` is
+// for folded shadows, where several dimensions meet in one entry (DESIGN §4, mode (f)).
 #pragma once
 
 #include "base/bits.h"
@@ -20,8 +20,8 @@ class Role {
 
   constexpr unsigned level() const { return static_cast<unsigned>(Level::get(bits_)); }
   constexpr TableFormat format() const { return static_cast<TableFormat>(Format::get(bits_)); }
-  // No guest table of its own: a piece of a large guest page that L0 must map smaller. The key's frame
-  // is the first one it covers; it maps what L0's map holds there, with all rights.
+  // No guest table of its own: a piece of a large guest page that L0 must map smaller. The key's
+  // frame is the first one it covers; it maps what L0's map holds there, with all rights.
   constexpr bool direct() const { return Direct::get(bits_) != 0; }
   // The guest's table has accessed and dirty flags.
   constexpr bool accessed_dirty() const { return AccessedDirty::get(bits_) != 0; }
@@ -33,10 +33,14 @@ class Role {
   constexpr unsigned quadrant() const { return static_cast<unsigned>(Quadrant::get(bits_)); }
 
   constexpr Role with_level(unsigned level) const { return Role{Level::set(bits_, level)}; }
-  constexpr Role with_format(TableFormat f) const { return Role{Format::set(bits_, static_cast<u64>(f))}; }
+  constexpr Role with_format(TableFormat f) const {
+    return Role{Format::set(bits_, static_cast<u64>(f))};
+  }
   constexpr Role with_direct(bool v) const { return Role{Direct::set(bits_, v)}; }
   constexpr Role with_accessed_dirty(bool v) const { return Role{AccessedDirty::set(bits_, v)}; }
-  constexpr Role with_mode_based_execute(bool v) const { return Role{ModeBasedExecute::set(bits_, v)}; }
+  constexpr Role with_mode_based_execute(bool v) const {
+    return Role{ModeBasedExecute::set(bits_, v)};
+  }
   constexpr Role with_access(u8 access) const { return Role{Access::set(bits_, access)}; }
   constexpr Role with_permission_mode(unsigned mode) const { return Role{Mode::set(bits_, mode)}; }
   constexpr Role with_quadrant(unsigned q) const { return Role{Quadrant::set(bits_, q)}; }

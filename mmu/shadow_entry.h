@@ -1,6 +1,6 @@
-// What a guest's table entry makes of the shadow entry that stands for it: a pure function of the entry
-// and the shadow page's role, so that a shadow page can be brought up to date entry by entry, whatever
-// its place in the tree. One function per guest format; the shadow side is NPT's format.
+// What a guest's table entry makes of the shadow entry that stands for it: a pure function of the
+// entry and the shadow page's role, so that a shadow page can be brought up to date entry by entry,
+// whatever its place in the tree. One function per guest format; the shadow side is NPT's format.
 #pragma once
 
 #include "mmu/guest_formats.h"
@@ -21,10 +21,10 @@ inline constexpr u64 base = npt::present | npt::user;
 inline constexpr u64 all = base | npt::write;  // and executable
 }  // namespace shadow_flags
 
-// EPT → NPT, for the entries of one table. Nothing stands for an entry that the processor would have to
-// stop at: not present, misconfigured, or (with accessed and dirty flags) not accessed yet. A leaf that is
-// not dirty yet is not writable, so that the first write comes to L0, which sets the flag. Execute-only
-// cannot be said in this format and is not offered.
+// EPT → NPT, for the entries of one table. Nothing stands for an entry that the processor would
+// have to stop at: not present, misconfigured, or (with accessed and dirty flags) not accessed yet.
+// A leaf that is not dirty yet is not writable, so that the first write comes to L0, which sets the
+// flag. Execute-only cannot be said in this format and is not offered.
 class EptShadowing {
  public:
   constexpr EptShadowing(Role role, const EptFormat::Context& context)

@@ -1,5 +1,5 @@
-// What must hold between the shadow pager's structures whenever its lock is free. Tests call this after
-// every step.
+// What must hold between the shadow pager's structures whenever its lock is free. Tests call this
+// after every step.
 #include "mmu/shadow_pager.h"
 
 namespace aerie::mmu {
@@ -45,7 +45,8 @@ const char* ShadowPager::check_invariants() const {
     nodes_.for_each(p.parents, [&](EntryRef ref) {
       ++parents;
       const u64 entry = pool_.entry(ref);
-      parents_right = parents_right && (entry & npt::present) != 0 && (entry & npt::address) == pool_.table(n).value();
+      parents_right = parents_right && (entry & npt::present) != 0 &&
+                      (entry & npt::address) == pool_.table(n).value();
       return parents_right;
     });
     AERIE_INVARIANT(parents_right);

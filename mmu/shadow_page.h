@@ -1,10 +1,11 @@
-// Shadow pages: the table pages that L0 derives from a guest's, with what L0 must know of each. Their
-// number is fixed at boot; page n's table is the n-th page of one contiguous block, so that an entry
-// leads to its child's record by arithmetic, and L1 cannot make L0 use more memory than was set aside.
+// Shadow pages: the table pages that L0 derives from a guest's, with what L0 must know of each.
+// Their number is fixed at boot; page n's table is the n-th page of one contiguous block, so that
+// an entry leads to its child's record by arithmetic, and L1 cannot make L0 use more memory than
+// was set aside.
 //
 // A page's life:
-//   free → in use (hashed by frame and role; linked from parents, or a root, or an orphan that may be
-//   linked again) → retired (unlinked; a processor's TLB may still know the table) → free.
+//   free → in use (hashed by frame and role; linked from parents, or a root, or an orphan that may
+//   be linked again) → retired (unlinked; a processor's TLB may still know the table) → free.
 #pragma once
 
 #include <span>
@@ -18,10 +19,12 @@
 
 namespace aerie::mmu {
 
-// How L0 knows whether the guest table still says what the shadow page was made from (mmu/unsync.h).
+// How L0 knows whether the guest table still says what the shadow page was made from
+// (mmu/unsync.h).
 enum class SyncState : u8 {
   unsync,   // L1 may have written it since; on the unsync list
-  closing,  // write-protected, but some processor may still have a writable translation; on the list
+  closing,  // write-protected, but some processor may still have a writable translation; on the
+            // list
   synced,   // write-protected everywhere: unchanged
 };
 
@@ -29,21 +32,21 @@ enum class PageUse : u8 { free, linked, orphan, root, retired };
 
 // 64 bytes: a record is found by a shift, and is one cache line.
 struct ShadowPage {
-  u64 frame = 0;   // the guest table's, or (direct) the first one covered
-  u64 roots = 0;   // bit per root that may reach this page
-  u64 epoch = 0;   // closing, retired: every processor must have reached it
+  u64 frame = 0;  // the guest table's, or (direct) the first one covered
+  u64 roots = 0;  // bit per root that may reach this page
+  u64 epoch = 0;  // closing, retired: every processor must have reached it
   Role role{};
   u32 hash_next = 0;
   u32 parents = NodePool::kNone;         // the entries that point here
   u32 prev = 0, next = 0;                // of the list that `use` names
   u32 unsync_prev = 0, unsync_next = 0;  // of the unsync list
   u16 parent_count = 0;
-  u16 present = 0;   // entries that are present
-  u16 tables = 0;    // those of them that point to shadow pages
+  u16 present = 0;  // entries that are present
+  u16 tables = 0;   // those of them that point to shadow pages
   SyncState sync = SyncState::synced;
   PageUse use = PageUse::free;
-  u8 quiet = 0;      // visits in a row that found nothing changed
-  u8 patience = 0;   // log2 of how many it takes to close the page
+  u8 quiet = 0;        // visits in a row that found nothing changed
+  u8 patience = 0;     // log2 of how many it takes to close the page
   bool stale = false;  // an INVEPT of one of its roots was put off; see ShadowPager::admit()
 };
 static_assert(sizeof(ShadowPage) == 64);
@@ -55,7 +58,8 @@ class ShadowPool {
   [[nodiscard]] bool init(PageAllocator& allocator, u32 pages) {
     count_ = pages;
     const Hpa tables = allocator.allocate_contiguous(pages);
-    const Hpa records = allocator.allocate_contiguous((pages * sizeof(ShadowPage) + kPageMask) / kPageSize);
+    const Hpa records =
+        allocator.allocate_contiguous((pages * sizeof(ShadowPage) + kPageMask) / kPageSize);
     hash_bits_ = 9;
     while ((u32{1} << hash_bits_) < pages) {
       ++hash_bits_;
@@ -85,7 +89,9 @@ class ShadowPool {
   u64* entries(u32 n) const { return physical_pointer<u64>(table(n)); }
   u64& entry(EntryRef ref) const { return entries(ref.page())[ref.index()]; }
   // The page whose table a (non-leaf) shadow entry points to.
-  u32 of_table(u64 address) const { return static_cast<u32>((address - tables_.value()) >> kPageShift); }
+  u32 of_table(u64 address) const {
+    return static_cast<u32>((address - tables_.value()) >> kPageShift);
+  }
 
   // The page in use with this key, or kNone.
   u32 find(u64 frame, Role role) const {
@@ -137,8 +143,8 @@ class ShadowPool {
     records_[n].epoch = epoch;
     set_use(n, PageUse::retired);
   }
-  // Moves to the free list what no processor can know any more. Returns the processors that stand in the
-  // way of the first page that stays, 0 if none does.
+  // Moves to the free list what no processor can know any more. Returns the processors that stand
+  // in the way of the first page that stays, 0 if none does.
   u32 recycle(const Epochs& epochs, unsigned self) {
     while (retired_.head != kNone) {
       const u32 n = retired_.head;

@@ -36,9 +36,9 @@ bool ShadowPager::init(PageAllocator& allocator, L1Memory& memory, HostMap& host
   for (unsigned i = 0; i < kMaxRoots; ++i) {
     roots_[i].index = static_cast<u8>(i);
   }
-  memory.set_write_watch({&closed_pages_,
-                          [](void* who, Gpa page) { static_cast<ShadowPager*>(who)->l1_write_fault(page); },
-                          this});
+  memory.set_write_watch(
+      {&closed_pages_,
+       [](void* who, Gpa page) { static_cast<ShadowPager*>(who)->l1_write_fault(page); }, this});
   return true;
 }
 
@@ -50,7 +50,8 @@ bool ShadowPager::is_active(const Root& root) const {
   });
 }
 
-// Takes a root away from whoever had it. Its pages stay, as orphans, until they are needed or found again.
+// Takes a root away from whoever had it. Its pages stay, as orphans, until they are needed or found
+// again.
 void ShadowPager::evict(Root& root) {
   ++stats_.roots_evicted;
   pool_.set_use(root.page, PageUse::orphan);
@@ -61,8 +62,8 @@ void ShadowPager::evict(Root& root) {
   advance_epoch();  // whoever tags translations by the root's index starts afresh
 }
 
-// A root that is nobody's, or the one that was not looked up for the longest time. Between a processor
-// that takes a root lock-free and one that takes it away:
+// A root that is nobody's, or the one that was not looked up for the longest time. Between a
+// processor that takes a root lock-free and one that takes it away:
 //
 //   switch_root()                    free_root()
 //   active := root                   key := 0
@@ -117,8 +118,10 @@ Root* ShadowPager::find_root(unsigned cpu, Eptp eptp, u32& kick) {
       return nullptr;
     }
     const u64 frame = eptp.root() >> kPageShift;
-    const Role role = Role{}.with_level(npt::levels).with_format(TableFormat::ept).with_accessed_dirty(
-        eptp.accessed_dirty());
+    const Role role = Role{}
+                          .with_level(npt::levels)
+                          .with_format(TableFormat::ept)
+                          .with_accessed_dirty(eptp.accessed_dirty());
     u32 n = pool_.find(frame, role);
     if (n == ShadowPool::kNone) {
       n = pool_.take(frame, role);
@@ -168,7 +171,8 @@ bool ShadowPager::ensure(unsigned cpu, u32 pages, u32 nodes, u32& kick) {
 void ShadowPager::reclaim(u32 pages) {
   const u64 epoch = epochs_.next();
   for (u32 i = 0; i < pages; ++i) {
-    const u32 n = pool_.first_orphan() != ShadowPool::kNone ? pool_.first_orphan() : pool_.first_linked();
+    const u32 n =
+        pool_.first_orphan() != ShadowPool::kNone ? pool_.first_orphan() : pool_.first_linked();
     if (n == ShadowPool::kNone) {
       break;
     }
@@ -237,7 +241,8 @@ void ShadowPager::set_leaf(u32 n, unsigned index, u64 value) {
         ++stats_.spurious;
         return;
       }
-      // Usually a widening. A narrowing may still be unknown to some TLB, as L1 has not invalidated.
+      // Usually a widening. A narrowing may still be unknown to some TLB, as L1 has not
+      // invalidated.
       store(entry, value);
       return;
     }
@@ -294,10 +299,10 @@ u32 ShadowPager::link(u32 parent, unsigned index, const Link& what) {
   return child;
 }
 
-// The page is about to be reached by `roots`. What their INVEPTs have not done to it is made up for: they
-// pass by orphans, pages that none of them reached, and (put_off()) pages that are marked stale. Of the
-// latter two the tables below may be behind as well; those are let go, to be admitted one by one as
-// faults come to them. Never more than one page's work.
+// The page is about to be reached by `roots`. What their INVEPTs have not done to it is made up
+// for: they pass by orphans, pages that none of them reached, and (put_off()) pages that are marked
+// stale. Of the latter two the tables below may be behind as well; those are let go, to be admitted
+// one by one as faults come to them. Never more than one page's work.
 void ShadowPager::admit(u32 n, u64 roots) {
   ShadowPage& p = pool_[n];
   const bool known = (p.roots & roots) == roots && !p.stale;
@@ -324,8 +329,8 @@ void ShadowPager::zap_tables(u32 n) {
   }
 }
 
-// Compares each present entry with the guest's and removes or narrows what the guest's does not allow any
-// more. True if something changed.
+// Compares each present entry with the guest's and removes or narrows what the guest's does not
+// allow any more. True if something changed.
 bool ShadowPager::sync(u32 n) {
   ++stats_.visits;
   ShadowPage& p = pool_[n];
@@ -482,9 +487,11 @@ FaultResult ShadowPager::handle_fault(unsigned cpu, const Root& root, Ngpa ngpa,
       const u64 entry = walk.path.step[npt::levels - level].entry;
       const ShadowedEntry s = EptShadowing{pool_[n].role, context_}(entry);
       const bool large = s.kind == ShadowedEntry::Kind::leaf;
-      what = {s.address >> kPageShift, large ? Role{}.with_level(level - 1).with_direct(true) : role, s.flags};
+      what = {s.address >> kPageShift,
+              large ? Role{}.with_level(level - 1).with_direct(true) : role, s.flags};
     } else {
-      what = {align_down(walk.gpa.value(), shadow_size(level)) >> kPageShift, role, shadow_flags::all};
+      what = {align_down(walk.gpa.value(), shadow_size(level)) >> kPageShift, role,
+              shadow_flags::all};
     }
     n = link(n, static_cast<unsigned>(EptFormat::index(ngpa.value(), level)), what);
   }
@@ -505,8 +512,8 @@ FaultResult ShadowPager::handle_fault(unsigned cpu, const Root& root, Ngpa ngpa,
   return result;
 }
 
-// The neighbours in the same cache line of the guest's table, where L1 has filled them in already. A
-// processor may cache them as well, once they are accessed.
+// The neighbours in the same cache line of the guest's table, where L1 has filled them in already.
+// A processor may cache them as well, once they are accessed.
 void ShadowPager::prefetch(u32 n, unsigned index, Gpa table, Gpa gpa, const HostMap::Lookup& host) {
   const u64* guest = memory_->pointer<const u64>(table, kPageSize);
   if (guest == nullptr) {
@@ -553,7 +560,9 @@ void ShadowPager::invalidate(unsigned cpu, u64 roots) {
     entries += p.present;
     advance |= unsync_.visit(
         n, epochs_, cpu, [&] { return sync(n); },
-        [&] { return !memory_->writable(Gpa::of_frame(p.frame), kPageSize) || writable_by_l2(p.frame); });
+        [&] {
+          return !memory_->writable(Gpa::of_frame(p.frame), kPageSize) || writable_by_l2(p.frame);
+        });
     if (!all) {
       unsync_.defer(n);  // another time the others
     }
@@ -566,8 +575,8 @@ void ShadowPager::invalidate(unsigned cpu, u64 roots) {
   note_changes();
 }
 
-// An INVEPT with too much to look at: nothing is compared now, but everything must be before it is used.
-// The roots let go of what they lead to; admit() does the rest.
+// An INVEPT with too much to look at: nothing is compared now, but everything must be before it is
+// used. The roots let go of what they lead to; admit() does the rest.
 void ShadowPager::put_off(u64 roots) {
   ++stats_.put_off;
   for (u32 n = 1; n < pool_.count(); ++n) {
@@ -642,7 +651,8 @@ ShadowPager::ShadowWalk ShadowPager::lookup(const Root& root, Ngpa ngpa) const {
     if (is_leaf(entry, level)) {
       walk.present = true;
       walk.level = static_cast<u8>(level);
-      walk.hpa = Hpa{(frame_of(entry, level) << kPageShift) | (ngpa.value() & (shadow_size(level) - 1))};
+      walk.hpa =
+          Hpa{(frame_of(entry, level) << kPageShift) | (ngpa.value() & (shadow_size(level) - 1))};
       return walk;
     }
     n = pool_.of_table(entry & npt::address);

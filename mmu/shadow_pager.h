@@ -1,13 +1,13 @@
-// The shadow pager: what L2 runs on. L1's EPT composed with L0's map of L1 (mmu/host_map.h) into tables
-// the processor walks, filled at faults, kept across L1's root switches, brought up to date at its
-// INVEPTs (mmu/unsync.h).
+// The shadow pager: what L2 runs on. L1's EPT composed with L0's map of L1 (mmu/host_map.h) into
+// tables the processor walks, filled at faults, kept across L1's root switches, brought up to date
+// at its INVEPTs (mmu/unsync.h).
 //
-// All of it is under one lock but the root switch that hits. Nothing allocates after init(): pages and
-// nodes are set aside there, taken back from what was used longest ago when they run out, and L1 sees no
-// more of that than some faults again.
+// All of it is under one lock but the root switch that hits. Nothing allocates after init(): pages
+// and nodes are set aside there, taken back from what was used longest ago when they run out, and
+// L1 sees no more of that than some faults again.
 //
-// What a processor may still have in its TLB is the caller's to flush: enter_guest() before every entry
-// says when everything must go, and invept_*() say what must go for them.
+// What a processor may still have in its TLB is the caller's to flush: enter_guest() before every
+// entry says when everything must go, and invept_*() say what must go for them.
 #pragma once
 
 #include <atomic>
@@ -28,13 +28,14 @@ namespace aerie::mmu {
 // One table that an L2 may run on. Roots live in a fixed array and are reused; a Root* stays valid
 // memory, `key` says whose it is.
 struct Root {
-  std::atomic<u64> key{0};         // what of the EPTP tells roots apart; 0: nobody's
-  std::atomic<u64> generation{0};  // unique over all roots and times; new whenever something left it
-  Hpa table{};                     // for the control block
+  std::atomic<u64> key{0};  // what of the EPTP tells roots apart; 0: nobody's
+  std::atomic<u64> generation{
+      0};       // unique over all roots and times; new whenever something left it
+  Hpa table{};  // for the control block
   Eptp eptp{};
   u32 page = 0;
-  u8 index = 0;                    // 0 .. kMaxRoots-1, e.g. to choose a tag (ASID) by
-  u64 used = 0;                    // when it was last looked up under the lock
+  u8 index = 0;  // 0 .. kMaxRoots-1, e.g. to choose a tag (ASID) by
+  u64 used = 0;  // when it was last looked up under the lock
 };
 
 struct FaultResult {
@@ -42,21 +43,22 @@ struct FaultResult {
     mapped,            // run L2 again
     violation,         // L1's: EPT violation with `qualification`
     misconfiguration,  // L1's: EPT misconfiguration
-    // EPT12 allows it, but L1 itself has no memory there (APIC page, IOAPIC, Aerie's block): the access
-    // is to be done, by emulation, as L1's own physical access to `gpa`.
+    // EPT12 allows it, but L1 itself has no memory there (APIC page, IOAPIC, Aerie's block): the
+    // access is to be done, by emulation, as L1's own physical access to `gpa`.
     l0_owned,
-    // The processor's walk of L2's tables wants to write a page that EPT12 maps read-only, which EPT12
-    // without accessed and dirty flags need not allow: this host's format cannot say it (DESIGN §4, mode
-    // (f)). The walk, or the instruction, must be done by other means. `qualification`: of the violation
-    // that L1 is due if the walk had an accessed or dirty bit of L2's entry to set.
+    // The processor's walk of L2's tables wants to write a page that EPT12 maps read-only, which
+    // EPT12 without accessed and dirty flags need not allow: this host's format cannot say it
+    // (DESIGN §4, mode (f)). The walk, or the instruction, must be done by other means.
+    // `qualification`: of the violation that L1 is due if the walk had an accessed or dirty bit of
+    // L2's entry to set.
     walk_needs_write,
-    busy,              // no page can be had before the processors in `kick` have left their guests
+    busy,  // no page can be had before the processors in `kick` have left their guests
   };
   Kind kind = Kind::mapped;
   u32 kick = 0;
   u64 qualification = 0;  // SDM vol. 3, table 28-7, bits 8:0
   Ngpa ngpa{};
-  Gpa gpa{};              // l0_owned, walk_needs_write
+  Gpa gpa{};  // l0_owned, walk_needs_write
 };
 
 // What must leave this processor's TLB before its next entry.
@@ -70,18 +72,18 @@ class ShadowPager {
   struct Options {
     u32 pages = 4096;          // shadow pages: 4 KiB each, and a half more for records
     bool track_writes = true;  // close quiet tables by write protection in the host map
-    // How many entries one INVEPT compares at once; beyond that the rest is put off to the faults that
-    // need it. At 45 instructions an entry: 1.5 million.
+    // How many entries one INVEPT compares at once; beyond that the rest is put off to the faults
+    // that need it. At 45 instructions an entry: 1.5 million.
     u32 eager_entries = 32768;
-    // Called (under the pager's lock) whenever enter_guest() has become due on every processor, for those
-    // who would rather post a request to each than call it before every entry.
+    // Called (under the pager's lock) whenever enter_guest() has become due on every processor, for
+    // those who would rather post a request to each than call it before every entry.
     void (*epoch_advanced)(void* who) = nullptr;
     void* who = nullptr;
   };
   struct Stats {
     u64 faults, mapped, violations, misconfigurations, l0_owned, walks_need_write, busy;
-    u64 spurious;         // faults that found the entry as it should be
-    u64 leaves[3];        // leaves made, by level - 1
+    u64 spurious;   // faults that found the entry as it should be
+    u64 leaves[3];  // leaves made, by level - 1
     u64 prefetched;
     u64 zaps;             // entries removed
     u64 invepts, visits;  // and pages compared
@@ -91,8 +93,8 @@ class ShadowPager {
     u64 roots_made, roots_evicted, root_misses;
   };
 
-  // False when memory runs out. `host` and `memory` must outlive the pager; L0's stores into `memory` are
-  // watched from now on.
+  // False when memory runs out. `host` and `memory` must outlive the pager; L0's stores into
+  // `memory` are watched from now on.
   [[nodiscard]] bool init(PageAllocator& allocator, L1Memory& memory, HostMap& host,
                           const EptFormat::Context& context, Options options);
   [[nodiscard]] bool init(PageAllocator& allocator, L1Memory& memory, HostMap& host,
@@ -100,9 +102,9 @@ class ShadowPager {
     return init(allocator, memory, host, context, Options{});
   }
 
-  // The root for an EPTP, which is now the one `cpu` runs on. One of the last kPrevRoots: no lock, no
-  // allocation. nullptr where the shadow's format cannot hold it (5 levels) or, with `kick` set, where no
-  // page can be had before those processors have left their guests.
+  // The root for an EPTP, which is now the one `cpu` runs on. One of the last kPrevRoots: no lock,
+  // no allocation. nullptr where the shadow's format cannot hold it (5 levels) or, with `kick` set,
+  // where no page can be had before those processors have left their guests.
   Root* switch_root(unsigned cpu, Eptp eptp, u32& kick) {
     CpuState& c = cpus_[cpu];
     const u64 key = key_of(eptp);
@@ -126,13 +128,14 @@ class ShadowPager {
 
   // L1 (running on the host map) faulted writing a page that is present there. True: run it again.
   bool l1_write_fault(Gpa gpa);
-  // Before a processor's first entry into a guest, L1 or L2, and then before every one (or every one
-  // after Options::epoch_advanced was called). True: flush everything.
+  // Before a processor's first entry into a guest, L1 or L2, and then before every one (or every
+  // one after Options::epoch_advanced was called). True: flush everything.
   bool enter_guest(unsigned cpu) { return epochs_.enter(cpu); }
   // The processor halts in L0, or waits for SIPI.
   void leave_guest(unsigned cpu) { epochs_.leave(cpu); }
 
-  // Takes back up to `pages` of the pages used longest ago (they come free when processors have flushed).
+  // Takes back up to `pages` of the pages used longest ago (they come free when processors have
+  // flushed).
   void trim(unsigned cpu, u32 pages);
 
   const Stats& stats() const { return stats_; }
@@ -163,8 +166,11 @@ class ShadowPager {
     u64 flags;
   };
 
-  static constexpr u64 key_of(Eptp eptp) { return (eptp.value() & (kAddressMask | bit_mask(6, 3))) | bit(0); }
-  static constexpr u32 kPagesPerFault = 4, kNodesPerFault = 16, kReclaimBatch = 16, kMaxParents = 64;
+  static constexpr u64 key_of(Eptp eptp) {
+    return (eptp.value() & (kAddressMask | bit_mask(6, 3))) | bit(0);
+  }
+  static constexpr u32 kPagesPerFault = 4, kNodesPerFault = 16, kReclaimBatch = 16,
+                       kMaxParents = 64;
 
   [[gnu::cold, gnu::noinline]] Root* find_root(unsigned cpu, Eptp eptp, u32& kick);
   Root* free_root(unsigned cpu);

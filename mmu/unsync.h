@@ -1,19 +1,22 @@
-// Which shadow pages must be looked at when L1 invalidates, and how L0 comes to know. All of the policy
-// is in this file; the pager is right under any policy that visits at least the pages L1 has written.
+// Which shadow pages must be looked at when L1 invalidates, and how L0 comes to know. All of the
+// policy is in this file; the pager is right under any policy that visits at least the pages L1 has
+// written.
 //
-// VMX lets a processor go on using what an EPT entry said until L1's INVEPT, so L1's writes to its EPT
-// tables need not be seen when they happen. A shadow page therefore starts *unsync*: nothing is
-// protected, and each INVEPT compares it with its guest table, entry by entry. Filling a fresh L2 costs
-// no write faults that way. A page that was compared 2^patience times in a row with nothing changed is
-// *closed*: its guest table is made read-only in L1's own map. Once every processor has flushed since, one
-// last comparison makes it *synced*, and INVEPTs pass it by. L1's next write to it faults once, opens
-// it, and doubles its patience, so that tables written all the time stay open.
+// VMX lets a processor go on using what an EPT entry said until L1's INVEPT, so L1's writes to its
+// EPT tables need not be seen when they happen. A shadow page therefore starts *unsync*: nothing is
+// protected, and each INVEPT compares it with its guest table, entry by entry. Filling a fresh L2
+// costs no write faults that way. A page that was compared 2^patience times in a row with nothing
+// changed is *closed*: its guest table is made read-only in L1's own map. Once every processor has
+// flushed since, one last comparison makes it *synced*, and INVEPTs pass it by. L1's next write to
+// it faults once, opens it, and doubles its patience, so that tables written all the time stay
+// open.
 //
-// A frame that some L2 can write is never closed: the protection would not catch those writes. The other
-// way round needs no rule: shadow leaves are writable only where L1's map is.
+// A frame that some L2 can write is never closed: the protection would not catch those writes. The
+// other way round needs no rule: shadow leaves are writable only where L1's map is.
 //
-// Not seen: a device's DMA into a synced table, and L0's own stores on L1's behalf unless the storer calls
-// written(). Both can only leave L1 with translations of its own that it meant to invalidate.
+// Not seen: a device's DMA into a synced table, and L0's own stores on L1's behalf unless the
+// storer calls written(). Both can only leave L1 with translations of its own that it meant to
+// invalidate.
 #pragma once
 
 #include "mmu/host_map.h"
@@ -55,7 +58,8 @@ class UnsyncList {
       --protected_;
       p.sync = SyncState::unsync;
       bool others = false;
-      pool_->for_each_of(p.frame, [&](u32 other) { others |= (*pool_)[other].sync != SyncState::unsync; });
+      pool_->for_each_of(p.frame,
+                         [&](u32 other) { others |= (*pool_)[other].sync != SyncState::unsync; });
       if (!others) {
         host_->release(Gpa::of_frame(p.frame));
       }
@@ -81,9 +85,10 @@ class UnsyncList {
     }
   }
 
-  // Looks at a listed page. `compare()` brings it up to date with its guest table and says whether that
-  // changed anything; `writable()` says whether the table can be written unseen, by an L2 or as no RAM. Returns true when the caller
-  // must advance the epoch once it is through with all visits.
+  // Looks at a listed page. `compare()` brings it up to date with its guest table and says whether
+  // that changed anything; `writable()` says whether the table can be written unseen, by an L2 or
+  // as no RAM. Returns true when the caller must advance the epoch once it is through with all
+  // visits.
   template <class Compare, class Writable>
   bool visit(u32 n, const Epochs& epochs, unsigned self, Compare&& compare, Writable&& writable) {
     ShadowPage& p = (*pool_)[n];
@@ -153,8 +158,10 @@ class UnsyncList {
   }
   void unlist(u32 n) {
     const ShadowPage& p = (*pool_)[n];
-    (p.unsync_prev != ShadowPool::kNone ? (*pool_)[p.unsync_prev].unsync_next : head_) = p.unsync_next;
-    (p.unsync_next != ShadowPool::kNone ? (*pool_)[p.unsync_next].unsync_prev : tail_) = p.unsync_prev;
+    (p.unsync_prev != ShadowPool::kNone ? (*pool_)[p.unsync_prev].unsync_next : head_) =
+        p.unsync_next;
+    (p.unsync_next != ShadowPool::kNone ? (*pool_)[p.unsync_next].unsync_prev : tail_) =
+        p.unsync_prev;
     --size_;
   }
 

@@ -55,10 +55,12 @@ const u8* WalkCache::fill(ModeBits mode, u64 cr3, u64 rip, const L1Memory& memor
   return refill(mode, cr3, rip, 0, memory, NoSecondDimension{});
 }
 
-const u8* WalkCache::fill_nested(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
-                                 Eptp eptp, const EptFormat::Context& context) {
-  return refill(mode, cr3, rip, generation, memory,
-                EptDimension{memory, eptp, context, {.check_rights = false, .set_accessed_dirty = false}});
+const u8* WalkCache::fill_nested(ModeBits mode, u64 cr3, u64 rip, u64 generation,
+                                 const L1Memory& memory, Eptp eptp,
+                                 const EptFormat::Context& context) {
+  return refill(
+      mode, cr3, rip, generation, memory,
+      EptDimension{memory, eptp, context, {.check_rights = false, .set_accessed_dirty = false}});
 }
 
 }  // namespace aerie::mmu

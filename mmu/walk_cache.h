@@ -1,9 +1,10 @@
 // Where a guest's code lies, without walking its tables on every exit (DESIGN §3).
 //
-// L1 changes its tables without our knowing, so what is kept is not the translation alone but the table
-// entries it came from: a hit loads each of them again and compares, accessed and dirty bits masked.
-// That is exact, at some four instructions an entry. For an L2 the entries' own addresses went through
-// EPT12: that second dimension is vouched for by the shadow pager's generation, which is part of the key.
+// L1 changes its tables without our knowing, so what is kept is not the translation alone but the
+// table entries it came from: a hit loads each of them again and compares, accessed and dirty bits
+// masked. That is exact, at some four instructions an entry. For an L2 the entries' own addresses
+// went through EPT12: that second dimension is vouched for by the shadow pager's generation, which
+// is part of the key.
 //
 // One per virtual CPU: no lock. Pointers into L1's memory stay valid because L1's RAM never moves
 // (gpa == hpa, and its ranges are fixed at boot).
@@ -19,9 +20,9 @@ class WalkCache {
  public:
   static constexpr unsigned kSlots = 64;
 
-  // A pointer to the guest's byte at linear address `rip`, valid to the end of its 4 KiB page; nullptr
-  // where the tables do not translate it to L1's RAM or ROM. Rights are not checked: the processor has
-  // just executed from there.
+  // A pointer to the guest's byte at linear address `rip`, valid to the end of its 4 KiB page;
+  // nullptr where the tables do not translate it to L1's RAM or ROM. Rights are not checked: the
+  // processor has just executed from there.
   const u8* code_bytes(ModeBits mode, u64 cr3, u64 rip, const L1Memory& memory) {
     const Slot& s = slot(cr3, rip);
     if (hits(s, mode, cr3, rip, 0)) [[likely]] {
@@ -30,10 +31,10 @@ class WalkCache {
     return fill(mode, cr3, rip, memory);
   }
 
-  // The same for an L2. `generation`: of the root that L2 runs on (ShadowPager), never 0, unique to the
-  // root and changed whenever something may have left it.
-  const u8* code_bytes(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory, Eptp eptp,
-                       const EptFormat::Context& context) {
+  // The same for an L2. `generation`: of the root that L2 runs on (ShadowPager), never 0, unique to
+  // the root and changed whenever something may have left it.
+  const u8* code_bytes(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
+                       Eptp eptp, const EptFormat::Context& context) {
     const Slot& s = slot(cr3, rip);
     if (hits(s, mode, cr3, rip, generation)) [[likely]] {
       return s.bytes + (rip & kPageMask);
@@ -72,15 +73,15 @@ class WalkCache {
   static constexpr u64 kIgnored = Ia32e<4>::kAccessed | Ia32e<4>::kDirty;
   static constexpr u8 kNarrow = 6;  // `kind` of legacy tables, whose entries are 4 bytes
 
-  static constexpr u64 kEmpty = ~u64{0};   // no linear address has this page number
+  static constexpr u64 kEmpty = ~u64{0};  // no linear address has this page number
 
   struct Slot {
-    u64 page = kEmpty;   // number of the linear page
+    u64 page = kEmpty;  // number of the linear page
     u64 cr3 = 0;
-    u64 cr3_mask = 0;    // the bits of CR3 that count in this mode: no PCID, PWT, PCD, bit 63
+    u64 cr3_mask = 0;  // the bits of CR3 that count in this mode: no PCID, PWT, PCD, bit 63
     u64 generation = 0;
     u32 mode = 0;
-    u32 kind = 0;        // entries to compare (0: no paging), or kNarrow
+    u32 kind = 0;               // entries to compare (0: no paging), or kNarrow
     const u8* bytes = nullptr;  // of the page
     std::array<const void*, WalkPath::kMaxDepth> at{};
     std::array<u64, WalkPath::kMaxDepth> value{};
@@ -135,16 +136,16 @@ class WalkCache {
     return slots_[((rip >> kPageShift) ^ (cr3 >> kPageShift)) % kSlots];
   }
   static bool matches(const Slot& s, ModeBits mode, u64 cr3, u64 rip, u64 generation) {
-    return s.page == rip >> kPageShift && s.mode == mode.value() && ((s.cr3 ^ cr3) & s.cr3_mask) == 0 &&
-           s.generation == generation;
+    return s.page == rip >> kPageShift && s.mode == mode.value() &&
+           ((s.cr3 ^ cr3) & s.cr3_mask) == 0 && s.generation == generation;
   }
   static bool hits(const Slot& s, ModeBits mode, u64 cr3, u64 rip, u64 generation) {
     return matches(s, mode, cr3, rip, generation) && unchanged(s);
   }
 
   const u8* fill(ModeBits mode, u64 cr3, u64 rip, const L1Memory& memory);
-  const u8* fill_nested(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory, Eptp eptp,
-                        const EptFormat::Context& context);
+  const u8* fill_nested(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
+                        Eptp eptp, const EptFormat::Context& context);
   template <class Second>
   const u8* refill(ModeBits mode, u64 cr3, u64 rip, u64 generation, const L1Memory& memory,
                    const Second& second);

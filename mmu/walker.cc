@@ -3,14 +3,14 @@
 namespace aerie::mmu {
 namespace {
 
-// A guest that changes an entry between its check and its compare-exchange makes the walk start over,
-// but not for ever: after these many it is run again and faults again if it must.
+// A guest that changes an entry between its check and its compare-exchange makes the walk start
+// over, but not for ever: after these many it is run again and faults again if it must.
 constexpr unsigned kMaxRestarts = 8;
 
 enum class Step : u8 { done, restart };
 
-void walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Context& context, Ngpa address,
-                   u8 access, WalkOptions options, EptWalk& walk) {
+void walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Context& context,
+                   Ngpa address, u8 access, WalkOptions options, EptWalk& walk) {
   walk.path.depth = 0;
   walk.rights = 0;
   const u64 beyond = EptFormat::beyond(context);
@@ -49,8 +49,8 @@ void walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Context& 
     for (unsigned i = 0; i < walk.path.depth; ++i) {
       WalkPath::Step& step = walk.path.step[i];
       const bool last = i + 1 == walk.path.depth;
-      const u64 bits =
-          EptFormat::kAccessed | (last && (access & ept_access::write) != 0 ? EptFormat::kDirty : 0);
+      const u64 bits = EptFormat::kAccessed |
+                       (last && (access & ept_access::write) != 0 ? EptFormat::kDirty : 0);
       if (!detail::set_entry_bits<u64>(memory, step.at, step.entry, bits)) {
         walk.status = EptWalk::Status::retry;
         return;
@@ -61,8 +61,8 @@ void walk_ept_once(const L1Memory& memory, Eptp eptp, const EptFormat::Context& 
 }
 
 // The second dimension's word for an access of the guest's walk or of the guest itself.
-// What makes a linear address a user-mode one is its translation, not the CPL; without paging all are
-// (SDM vol. 3, table 28-7, note on bit 9).
+// What makes a linear address a user-mode one is its translation, not the CPL; without paging all
+// are (SDM vol. 3, table 28-7, note on bit 9).
 constexpr u8 as_ept_access(u32 access_bits, u8 rights) {
   if ((access_bits & access::fetch) != 0) {
     return ept_access::fetch | ((rights & right::user) != 0 ? ept_access::user : 0);
@@ -71,8 +71,8 @@ constexpr u8 as_ept_access(u32 access_bits, u8 rights) {
 }
 
 template <class Format, class Second>
-Step walk_format(const L1Memory& memory, const GuestPaging& paging, const Second& second, u64 linear,
-                 u32 access_bits, WalkOptions options, GuestWalk& walk) {
+Step walk_format(const L1Memory& memory, const GuestPaging& paging, const Second& second,
+                 u64 linear, u32 access_bits, WalkOptions options, GuestWalk& walk) {
   using Entry = typename Format::Entry;
   const FormatContext context{paging.features, paging.mode.nxe(), paging.mode.pse()};
   const u32 error = (access_bits & (access::write | access::user)) |
@@ -139,7 +139,8 @@ Step walk_format(const L1Memory& memory, const GuestPaging& paging, const Second
       const bool user_page = (rights & right::user) != 0;
       if (user_page ? paging.pke : paging.pks) {
         const bool write_checked = (access_bits & access::user) != 0 || paging.wp;
-        if (key_denies(user_page ? paging.pkru : paging.pkrs, static_cast<unsigned>((leaf_entry >> 59) & 15),
+        if (key_denies(user_page ? paging.pkru : paging.pkrs,
+                       static_cast<unsigned>((leaf_entry >> 59) & 15),
                        (access_bits & access::write) != 0, write_checked)) {
           fault |= cpu::pfec::present | cpu::pfec::protection_key;
         }
@@ -153,8 +154,8 @@ Step walk_format(const L1Memory& memory, const GuestPaging& paging, const Second
     for (unsigned i = 0; i < walk.path.depth; ++i) {
       WalkPath::Step& step = walk.path.step[i];
       const bool last = i + 1 == walk.path.depth;
-      const u64 bits = Format::kAccessed |
-                       (last && (access_bits & access::write) != 0 ? Format::kDirty : 0);
+      const u64 bits =
+          Format::kAccessed | (last && (access_bits & access::write) != 0 ? Format::kDirty : 0);
       if (!Format::has_accessed(step.level) || (step.entry & bits) == bits) {
         continue;
       }
@@ -194,9 +195,11 @@ SecondDimension EptDimension::translate(u64 address, u8 access, bool page_walk) 
   const EptWalk walk = walk_ept(memory, eptp, context, Ngpa{address}, access, options);
   SecondDimension answer{.gpa = walk.gpa};
   answer.retry = walk.status == EptWalk::Status::retry;
-  if (walk.status == EptWalk::Status::violation || walk.status == EptWalk::Status::misconfiguration) {
-    answer.fault = {.kind = walk.status == EptWalk::Status::violation ? NestedFault::Kind::violation
-                                                                      : NestedFault::Kind::misconfiguration,
+  if (walk.status == EptWalk::Status::violation ||
+      walk.status == EptWalk::Status::misconfiguration) {
+    answer.fault = {.kind = walk.status == EptWalk::Status::violation
+                                ? NestedFault::Kind::violation
+                                : NestedFault::Kind::misconfiguration,
                     .access = access,
                     .rights = walk.rights,
                     .page_walk = page_walk,
@@ -227,15 +230,17 @@ SecondDimension NptDimension::translate(u64 address, u8 access, bool page_walk) 
 }
 
 template <class Second>
-GuestWalk walk_guest(const L1Memory& memory, const GuestPaging& paging, const Second& second, u64 linear,
-                     u32 access_bits, WalkOptions options) {
+GuestWalk walk_guest(const L1Memory& memory, const GuestPaging& paging, const Second& second,
+                     u64 linear, u32 access_bits, WalkOptions options) {
   GuestWalk walk;
   const auto once = [&]() -> Step {
     switch (paging.mode.mode()) {
       case PagingMode::legacy:
-        return walk_format<Legacy>(memory, paging, second, linear & bit_mask(31, 0), access_bits, options, walk);
+        return walk_format<Legacy>(memory, paging, second, linear & bit_mask(31, 0), access_bits,
+                                   options, walk);
       case PagingMode::pae:
-        return walk_format<Pae>(memory, paging, second, linear & bit_mask(31, 0), access_bits, options, walk);
+        return walk_format<Pae>(memory, paging, second, linear & bit_mask(31, 0), access_bits,
+                                options, walk);
       case PagingMode::ia32e4:
         return walk_format<Ia32e<4>>(memory, paging, second, linear, access_bits, options, walk);
       case PagingMode::ia32e5:
@@ -247,7 +252,8 @@ GuestWalk walk_guest(const L1Memory& memory, const GuestPaging& paging, const Se
     walk = GuestWalk{};
     walk.rights = right::all;
     walk.address = linear & bit_mask(31, 0);
-    const SecondDimension answer = second.translate(walk.address, as_ept_access(access_bits, right::all), false);
+    const SecondDimension answer =
+        second.translate(walk.address, as_ept_access(access_bits, right::all), false);
     walk.gpa = answer.gpa;
     walk.nested = answer.fault;
     walk.status = answer.retry                                   ? GuestWalk::Status::retry
@@ -264,8 +270,8 @@ GuestWalk walk_guest(const L1Memory& memory, const GuestPaging& paging, const Se
   return walk;
 }
 
-template GuestWalk walk_guest(const L1Memory&, const GuestPaging&, const NoSecondDimension&, u64, u32,
-                              WalkOptions);
+template GuestWalk walk_guest(const L1Memory&, const GuestPaging&, const NoSecondDimension&, u64,
+                              u32, WalkOptions);
 template GuestWalk walk_guest(const L1Memory&, const GuestPaging&, const EptDimension&, u64, u32,
                               WalkOptions);
 template GuestWalk walk_guest(const L1Memory&, const GuestPaging&, const NptDimension&, u64, u32,

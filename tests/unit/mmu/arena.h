@@ -19,7 +19,8 @@ class Arena {
 
   explicit Arena(u64 l0_size = kL0Size) {
     size_ = kL1Size + kL0Size;
-    void* p = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     physical_window = static_cast<u8*>(p);
     allocator.add_range(Hpa{kL1Size}, Hpa{kL1Size + l0_size});
     const L1Memory::Range ranges[] = {{Gpa{0}, Gpa{kL1Size}}};

@@ -49,7 +49,8 @@ TEST(Permissions, EveryEntryIsWhatTheManualSays) {
 
 TEST(Permissions, TheTableOfAModeFollowsItsControlRegisters) {
   EXPECT_EQ(permissions_for(0, 0, 0), &kPermissions[0]);
-  EXPECT_EQ(permissions_for(cpu::cr0::wp, cpu::cr4::smap, cpu::efer::nxe), &kPermissions[1 + 4 + 8]);
+  EXPECT_EQ(permissions_for(cpu::cr0::wp, cpu::cr4::smap, cpu::efer::nxe),
+            &kPermissions[1 + 4 + 8]);
 }
 
 // SDM vol. 3, 29.3.3.2.

@@ -1,9 +1,10 @@
-// Random EPT tables, L1's and L2's writes to them, INVEPTs on two processors, root switches, reclaim: after
-// each access the same translation or the same fault as a plain reading of the tables allows, and after
-// each step no shadow entry that allows more.
+// Random EPT tables, L1's and L2's writes to them, INVEPTs on two processors, root switches,
+// reclaim: after each access the same translation or the same fault as a plain reading of the
+// tables allows, and after each step no shadow entry that allows more.
 //
-// What the manual allows: a processor may use, for each entry, any value the entry had since the last
-// INVEPT that covers the root (SDM vol. 3, 29.4.3). A fault, though, is judged by the present tables.
+// What the manual allows: a processor may use, for each entry, any value the entry had since the
+// last INVEPT that covers the root (SDM vol. 3, 29.4.3). A fault, though, is judged by the present
+// tables.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -41,7 +42,8 @@ struct Access {
     return fetch ? 4 : write ? 2 : 1;
   }
   u64 error() const {
-    return cpu::pfec::user | (write || walk ? u64{cpu::pfec::write} : 0) | (fetch ? u64{cpu::pfec::fetch} : 0) |
+    return cpu::pfec::user | (write || walk ? u64{cpu::pfec::write} : 0) |
+           (fetch ? u64{cpu::pfec::fetch} : 0) |
            (walk ? cpu::tdp_fault::page_walk : cpu::tdp_fault::final_access);
   }
 };
@@ -52,12 +54,15 @@ class Driver {
     const HostMap::Range excluded[] = {{Gpa{Arena::kL1Size}, Gpa{Arena::kL1Size + Arena::kL0Size}},
                                        {Gpa{0xfee00000}, Gpa{0xfef00000}}};
     EXPECT_TRUE(host_.build(arena_.allocator, 36, excluded));
-    EXPECT_TRUE(pager_->init(arena_.allocator, arena_.memory, host_, {}, 
-                             {.pages = 128, .track_writes = pick(4) != 0, .eager_entries = one_of({0u, 2u, 6u, 1000u})}));
+    EXPECT_TRUE(pager_->init(arena_.allocator, arena_.memory, host_, {},
+                             {.pages = 128,
+                              .track_writes = pick(4) != 0,
+                              .eager_entries = one_of({0u, 2u, 6u, 1000u})}));
     for (u64& t : tables_) {
       t = arena_.page();
     }
-    eptp_ = {Eptp{tables_[0] | 0x1e}, Eptp{tables_[1] | 0x1e}, Eptp{tables_[1] | 0x5e}, Eptp{tables_[2] | 0x5e}};
+    eptp_ = {Eptp{tables_[0] | 0x1e}, Eptp{tables_[1] | 0x1e}, Eptp{tables_[1] | 0x5e},
+             Eptp{tables_[2] | 0x5e}};
     for (int i = 0; i < 40; ++i) {
       write_entry(pick(2));
     }
@@ -67,7 +72,9 @@ class Driver {
     ++now_;
     const unsigned cpu = pick(2);
     switch (pick(16)) {
-      case 0: case 1: case 2:
+      case 0:
+      case 1:
+      case 2:
         write_entry(cpu);
         break;
       case 3:
@@ -111,10 +118,12 @@ class Driver {
     if (kind < 5) {
       entry = tables_[pick(kTables)];  // a table, or (in a level-1 table) a page that is one
     } else if (kind < 8) {
-      entry = one_of({u64{0}, 2 * kMiB, 4 * kMiB, 6 * kMiB + 0x3000, u64{0x5000}, 5 * kGiB, 6 * kGiB, 4 * kGiB + 2 * kMiB}) |
+      entry = one_of({u64{0}, 2 * kMiB, 4 * kMiB, 6 * kMiB + 0x3000, u64{0x5000}, 5 * kGiB,
+                      6 * kGiB, 4 * kGiB + 2 * kMiB}) |
               0x30 | (pick(2) ? 0x80 : 0);
     } else if (kind == 8) {
-      entry = one_of({Arena::kL1Size, u64{0xfee00000}, 3 * kGiB, u64{0}}) | 0x30 | (pick(2) ? 0x80 : 0);
+      entry =
+          one_of({Arena::kL1Size, u64{0xfee00000}, 3 * kGiB, u64{0}}) | 0x30 | (pick(2) ? 0x80 : 0);
     } else {
       return pick(2) ? 0 : random_() & 0xfff;
     }
@@ -131,7 +140,8 @@ class Driver {
     const u64 index = one_of(kIndexes);
     u64 value = random_entry();
     if (pick(4) == 0) {
-      value = arena_.word(tables_[t], index) ^ one_of({u64{1}, u64{2}, u64{4}, u64{0x100}, u64{0x200}, u64{0x300}});
+      value = arena_.word(tables_[t], index) ^
+              one_of({u64{1}, u64{2}, u64{4}, u64{0x100}, u64{0x200}, u64{0x300}});
     }
     if (tlb_[cpu].count(t) == 0) {
       if (!host_.lookup(Gpa{tables_[t]}).writable) {
@@ -173,7 +183,9 @@ class Driver {
     if (level == 3) return (e & 0x3ffff000) != 0;
     return false;
   }
-  static bool leaf(u64 e, unsigned level) { return level == 1 || ((level == 2 || level == 3) && (e & 0x80) != 0); }
+  static bool leaf(u64 e, unsigned level) {
+    return level == 1 || ((level == 2 || level == 3) && (e & 0x80) != 0);
+  }
   static u64 low(unsigned level) { return (u64{1} << (12 + 9 * (level - 1))) - 1; }
 
   Plain plain(unsigned r, u64 ngpa, unsigned needed) const {
@@ -186,7 +198,8 @@ class Driver {
       rights &= e & 7;
       if (leaf(e, level)) {
         const u64 gpa = (e & 0x000f'ffff'ffff'f000 & ~low(level)) | (ngpa & low(level));
-        return {(needed & ~rights) != 0 ? Plain::Outcome::violation : Plain::Outcome::ok, gpa, rights};
+        return {(needed & ~rights) != 0 ? Plain::Outcome::violation : Plain::Outcome::ok, gpa,
+                rights};
       }
       table = e & 0x000f'ffff'ffff'f000;
     }
@@ -195,12 +208,13 @@ class Driver {
     return table + kPageSize <= Arena::kL1Size ? arena_.word(table, index) : ~u64{0};
   }
 
-  // Whether the values that entries had since the root's last INVEPT can translate ngpa to gpa with these
-  // rights.
+  // Whether the values that entries had since the root's last INVEPT can translate ngpa to gpa with
+  // these rights.
   bool possible(unsigned r, u64 table, unsigned level, u64 ngpa, unsigned needed, u64 gpa) const {
     const u64 index = (ngpa >> (12 + 9 * (level - 1))) & 511;
     const auto through = [&](u64 e) {
-      if ((e & 7) == 0 || misconfigured(e, level, leaf(e, level)) || (needed & ~e) != 0) return false;
+      if ((e & 7) == 0 || misconfigured(e, level, leaf(e, level)) || (needed & ~e) != 0)
+        return false;
       // With flags, nothing may be cached that is not accessed, nor for writing that is not dirty.
       if (eptp_[r].accessed_dirty() && (e & 0x100) == 0) return false;
       if (leaf(e, level)) {
@@ -212,7 +226,8 @@ class Driver {
     if (through(entry_at(table, index))) return true;
     const auto old = past_.find({table, index});
     if (old != past_.end()) {
-      for (auto i = old->second.rbegin(); i != old->second.rend() && i->until > collapsed_[r]; ++i) {
+      for (auto i = old->second.rbegin(); i != old->second.rend() && i->until > collapsed_[r];
+           ++i) {
         if (through(i->value)) return true;
       }
     }
@@ -223,8 +238,8 @@ class Driver {
   }
 
   u64 random_ngpa() {
-    return one_of(kIndexes) << 39 | one_of(kIndexes) << 30 | one_of(kIndexes) << 21 | one_of(kLastIndexes) << 12 |
-           (pick(512) * 8);
+    return one_of(kIndexes) << 39 | one_of(kIndexes) << 30 | one_of(kIndexes) << 21 |
+           one_of(kLastIndexes) << 12 | (pick(512) * 8);
   }
 
   void access(unsigned cpu) {
@@ -249,7 +264,8 @@ class Driver {
       ASSERT_LT(tries, 8) << "the access does not come to an end";
       const auto w = pager_->lookup(*root, Ngpa{ngpa});
       if (w.present && (!(a.write || a.walk) || w.write) && (!a.fetch || w.execute)) {
-        ASSERT_TRUE(possible(r, ngpa, needed, w.hpa.value())) << std::hex << ngpa << " -> " << w.hpa.value();
+        ASSERT_TRUE(possible(r, ngpa, needed, w.hpa.value()))
+            << std::hex << ngpa << " -> " << w.hpa.value();
         if (a.write) {
           l2_writes(w.hpa.value());
         }
@@ -322,17 +338,23 @@ class Driver {
         made_[r] = root;
         continue;
       }
-      for (const u64 a : kIndexes) for (const u64 b : kIndexes) for (const u64 c : kIndexes) for (const u64 d : kLastIndexes) {
-        const u64 ngpa = a << 39 | b << 30 | c << 21 | d << 12;
-        const auto w = pager_->lookup(*root, Ngpa{ngpa});
-        if (!w.present) {
-          continue;
-        }
-        ASSERT_TRUE(host_.lookup(Gpa{w.hpa.value()}).present);
-        ASSERT_TRUE(possible(r, ngpa, 1, w.hpa.value())) << std::hex << ngpa << " -> " << w.hpa.value() << " root " << r;
-        ASSERT_TRUE(!w.write || possible(r, ngpa, 2, w.hpa.value())) << std::hex << ngpa << " root " << r;
-        ASSERT_TRUE(!w.execute || possible(r, ngpa, 4, w.hpa.value())) << std::hex << ngpa << " root " << r;
-      }
+      for (const u64 a : kIndexes)
+        for (const u64 b : kIndexes)
+          for (const u64 c : kIndexes)
+            for (const u64 d : kLastIndexes) {
+              const u64 ngpa = a << 39 | b << 30 | c << 21 | d << 12;
+              const auto w = pager_->lookup(*root, Ngpa{ngpa});
+              if (!w.present) {
+                continue;
+              }
+              ASSERT_TRUE(host_.lookup(Gpa{w.hpa.value()}).present);
+              ASSERT_TRUE(possible(r, ngpa, 1, w.hpa.value()))
+                  << std::hex << ngpa << " -> " << w.hpa.value() << " root " << r;
+              ASSERT_TRUE(!w.write || possible(r, ngpa, 2, w.hpa.value()))
+                  << std::hex << ngpa << " root " << r;
+              ASSERT_TRUE(!w.execute || possible(r, ngpa, 4, w.hpa.value()))
+                  << std::hex << ngpa << " root " << r;
+            }
     }
   }
 

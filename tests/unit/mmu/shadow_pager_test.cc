@@ -16,7 +16,8 @@ namespace pfec = cpu::pfec;
 
 constexpr u64 kFinal = cpu::tdp_fault::final_access, kWalk = cpu::tdp_fault::page_walk;
 constexpr u64 kRead = pfec::user | kFinal, kWrite = pfec::user | pfec::write | kFinal,
-              kFetch = pfec::user | pfec::fetch | kFinal, kWalkWrite = pfec::user | pfec::write | kWalk;
+              kFetch = pfec::user | pfec::fetch | kFinal,
+              kWalkWrite = pfec::user | pfec::write | kWalk;
 
 struct ShadowPagerTest : ::testing::Test {
   Arena arena;
@@ -34,15 +35,16 @@ struct ShadowPagerTest : ::testing::Test {
   ~ShadowPagerTest() override { check(); }
   void start(u32 pages, u32 eager = 32768) {
     pager = std::make_unique<ShadowPager>();
-    ASSERT_TRUE(pager->init(arena.allocator, arena.memory, host, {}, {.pages = pages, .eager_entries = eager}));
+    ASSERT_TRUE(pager->init(arena.allocator, arena.memory, host, {},
+                            {.pages = pages, .eager_entries = eager}));
   }
   void check() {
     const char* wrong = pager->check_invariants();
     EXPECT_EQ(wrong, nullptr) << (wrong != nullptr ? wrong : "");
   }
 
-  // ngpa [0, 2 MiB) by 4 KiB pages to gpa [4 MiB, 6 MiB), ngpa [2, 4 MiB) large to gpa [8, 10 MiB), ngpa
-  // [1 GiB, 2 GiB) large to gpa [8 GiB, 9 GiB).
+  // ngpa [0, 2 MiB) by 4 KiB pages to gpa [4 MiB, 6 MiB), ngpa [2, 4 MiB) large to gpa [8, 10 MiB),
+  // ngpa [1 GiB, 2 GiB) large to gpa [8 GiB, 9 GiB).
   void map(u64 flags = 7) {
     arena.word(pml4, 0) = pdpt | 7;
     arena.word(pdpt, 0) = pd | 7;
@@ -53,7 +55,9 @@ struct ShadowPagerTest : ::testing::Test {
       arena.word(pt, i) = (4 * kMiB + i * kPageSize) | 0x30 | flags;
     }
   }
-  Eptp eptp(u64 root = 0, bool ad = false) const { return Eptp{(root ? root : pml4) | 0x1e | (ad ? 0x40 : 0)}; }
+  Eptp eptp(u64 root = 0, bool ad = false) const {
+    return Eptp{(root ? root : pml4) | 0x1e | (ad ? 0x40 : 0)};
+  }
   Root& use(Eptp e, unsigned cpu = 0) {
     Root* r = pager->switch_root(cpu, e, kick);
     EXPECT_NE(r, nullptr);
@@ -69,7 +73,8 @@ struct ShadowPagerTest : ::testing::Test {
     FaultResult f;
     for (int i = 0; i < 3; ++i) {
       const auto w = pager->lookup(r, Ngpa{ngpa});
-      if (w.present && ((error & pfec::write) == 0 || w.write) && ((error & pfec::fetch) == 0 || w.execute)) {
+      if (w.present && ((error & pfec::write) == 0 || w.write) &&
+          ((error & pfec::fetch) == 0 || w.execute)) {
         f.kind = Kind::mapped;
         f.gpa = Gpa{w.hpa.value()};
         return f;
@@ -556,7 +561,9 @@ TEST_F(ShadowPagerTest, WhoAsksIsToldOfEpochs) {
   pager = std::make_unique<ShadowPager>();
   int told = 0;
   ASSERT_TRUE(pager->init(arena.allocator, arena.memory, host, {},
-                          {.pages = 128, .epoch_advanced = [](void* who) { ++*static_cast<int*>(who); }, .who = &told}));
+                          {.pages = 128,
+                           .epoch_advanced = [](void* who) { ++*static_cast<int*>(who); },
+                           .who = &told}));
   map();
   pager->enter_guest(0);
   access(use(eptp()), 0x1000, kWrite);

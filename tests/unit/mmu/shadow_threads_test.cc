@@ -1,5 +1,5 @@
-// Several processors in the pager at once: faults, root switches, INVEPTs, reclaim, L1's writes. What is
-// checked is that nothing breaks and that the tables are right when it is quiet again.
+// Several processors in the pager at once: faults, root switches, INVEPTs, reclaim, L1's writes.
+// What is checked is that nothing breaks and that the tables are right when it is quiet again.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -65,7 +65,9 @@ TEST(ShadowThreads, ProcessorsDoNotDisturbEachOther) {
         case 1:
           pager->trim(cpu, 3);
           break;
-        case 2: case 3: case 4:
+        case 2:
+        case 3:
+        case 4:
           pager->invept_single(cpu, eptp);
           break;
         case 5:

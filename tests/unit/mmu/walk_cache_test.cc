@@ -19,8 +19,8 @@ constexpr ModeBits kReal{0, 0, 0};
 struct WalkCacheTest : ::testing::Test {
   Arena arena;
   WalkCache cache;
-  u64 cr3 = arena.page(), pdpt = arena.page(), pd = arena.page(), pt = arena.page(), code = arena.page(),
-      other = arena.page();
+  u64 cr3 = arena.page(), pdpt = arena.page(), pd = arena.page(), pt = arena.page(),
+      code = arena.page(), other = arena.page();
   static constexpr u64 kRip = 0xffff'8000'0040'3123;  // entries 256, 0, 2, 3
 
   void map4() {
@@ -51,8 +51,10 @@ TEST_F(WalkCacheTest, SetsNoAccessedBits) {
 
 TEST_F(WalkCacheTest, AChangeOfAnyEntryIsSeen) {
   const auto at = [&](unsigned level) -> u64& {
-    return level == 4 ? arena.word(cr3, 256) : level == 3 ? arena.word(pdpt, 0)
-         : level == 2 ? arena.word(pd, 2) : arena.word(pt, 3);
+    return level == 4   ? arena.word(cr3, 256)
+           : level == 3 ? arena.word(pdpt, 0)
+           : level == 2 ? arena.word(pd, 2)
+                        : arena.word(pt, 3);
   };
   for (unsigned level = 1; level <= 4; ++level) {
     map4();
@@ -165,7 +167,8 @@ TEST_F(WalkCacheTest, AnL2GoesThroughEptAndItsGeneration) {
   for (u64 i = 0; i < 32; ++i) {
     arena.word(e2, i) = i * 2 * kMiB | 0xb7;
   }
-  for (u64* e : {&arena.word(cr3, 256), &arena.word(pdpt, 0), &arena.word(pd, 2), &arena.word(pt, 3)}) {
+  for (u64* e :
+       {&arena.word(cr3, 256), &arena.word(pdpt, 0), &arena.word(pd, 2), &arena.word(pt, 3)}) {
     *e += kGiB;
   }
   const ModeBits mode{kPg, cpu::cr4::pae, cpu::efer::lma | cpu::efer::nxe, true};

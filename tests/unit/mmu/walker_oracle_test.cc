@@ -1,5 +1,5 @@
-// Random tables of every guest paging format, walked by the walker and by a reading of the manual that
-// shares nothing with it: same address, same error code, same accessed and dirty bits.
+// Random tables of every guest paging format, walked by the walker and by a reading of the manual
+// that shares nothing with it: same address, same error code, same accessed and dirty bits.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -61,9 +61,14 @@ class WalkerOracle {
     }
     u32 a = access::read;
     switch (pick(3)) {
-      case 0: a = access::write; break;
-      case 1: a = access::fetch; break;
-      default: break;
+      case 0:
+        a = access::write;
+        break;
+      case 1:
+        a = access::fetch;
+        break;
+      default:
+        break;
     }
     a |= pick(2) ? u32{access::user} : pick(2) ? u32{access::smap_exempt} : 0;
     const std::vector<u8> before(arena_.at<u8>(tables_[0]), arena_.at<u8>(tables_[5] + kPageSize));
@@ -72,7 +77,9 @@ class WalkerOracle {
     std::memcpy(arena_.at<u8>(tables_[0]), before.data(), before.size());
 
     const GuestWalk w = walk_l1(arena_.memory, p, linear, a);
-    const auto where = [&] { return testing::Message() << f_.name << " linear " << std::hex << linear << " access " << a; };
+    const auto where = [&] {
+      return testing::Message() << f_.name << " linear " << std::hex << linear << " access " << a;
+    };
     if (expected.fault) {
       ASSERT_EQ(w.status, GuestWalk::Status::page_fault) << where();
       ASSERT_EQ(w.pfec, expected.code) << where();
@@ -92,7 +99,8 @@ class WalkerOracle {
   void write_entry() {
     const u64 table = tables_[pick(6)];
     const unsigned index = pick(3);
-    u64 e = pick(3) ? tables_[pick(6)] : u64{pick(8)} * 2 * kMiB + (pick(4) == 0 ? u64{pick(16)} * kPageSize : 0);
+    u64 e = pick(3) ? tables_[pick(6)]
+                    : u64{pick(8)} * 2 * kMiB + (pick(4) == 0 ? u64{pick(16)} * kPageSize : 0);
     const bool clean = pick(8) != 0;  // deep walks want most entries to be in order
     e |= clean || pick(8) ? 1 : 0;
     e |= pick(6) ? 2 : 0;
@@ -117,7 +125,8 @@ class WalkerOracle {
   // SDM vol. 3, chapter 4.
   Plain plain(u64 linear, u32 a) {
     const bool nxe = (efer_ & cpu::efer::nxe) != 0, wp = (cr0_ & cpu::cr0::wp) != 0;
-    const bool fetch = (a & access::fetch) != 0, write = (a & access::write) != 0, user = (a & access::user) != 0;
+    const bool fetch = (a & access::fetch) != 0, write = (a & access::write) != 0,
+               user = (a & access::user) != 0;
     const bool reports_fetch = (f_.wide && nxe) || (cr4_ & cpu::cr4::smep) != 0;
     const u32 base = (write ? 2 : 0) | (user ? 4 : 0) | (fetch && reports_fetch ? 16 : 0);
     bool u = true, w = true, x = true;
@@ -128,7 +137,8 @@ class WalkerOracle {
     int depth = 0;
     u64 table = tables_[0], leaf = 0, address = 0;
     for (int level = f_.levels;; --level) {
-      const u64 index = (linear >> shift(level)) & (f_.wide ? (f_.levels == 3 && level == 3 ? 3 : 511) : 1023);
+      const u64 index =
+          (linear >> shift(level)) & (f_.wide ? (f_.levels == 3 && level == 3 ? 3 : 511) : 1023);
       const u64 at = table + index * (f_.wide ? 8 : 4);
       const u64 e = at + 8 > Arena::kL1Size ? (f_.wide ? ~u64{0} : 0xffffffff)
                     : f_.wide               ? *arena_.at<u64>(at)
@@ -146,10 +156,16 @@ class WalkerOracle {
         any(51, features_.maxphyaddr);
         if (f_.levels == 3) any(62, 52);
         if (!nxe || pdpte) any(63, 63);
-        if (pdpte) { any(2, 1); any(8, 6); }
+        if (pdpte) {
+          any(2, 1);
+          any(8, 6);
+        }
         if (level >= 4) any(7, 7);
         if (large && level == 2) any(20, 13);
-        if (large && level == 3) { any(29, 13); if (!features_.gib_pages) any(7, 7); }
+        if (large && level == 3) {
+          any(29, 13);
+          if (!features_.gib_pages) any(7, 7);
+        }
       } else if (large) {
         any(21, 21);
         any(20, features_.pse36 ? 13 + (features_.maxphyaddr - 32) : 13);

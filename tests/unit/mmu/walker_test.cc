@@ -14,7 +14,8 @@ constexpr u64 kCr0 = cpu::cr0::pg | cpu::cr0::pe | cpu::cr0::wp;
 
 struct WalkerTest : ::testing::Test {
   Arena arena;
-  u64 cr3 = arena.page(), pdpt = arena.page(), pd = arena.page(), pt = arena.page(), data = arena.page();
+  u64 cr3 = arena.page(), pdpt = arena.page(), pd = arena.page(), pt = arena.page(),
+      data = arena.page();
   static constexpr u64 kLinear = 0x0000'0080'0040'3123;  // entries 1, 0, 2, 3
   PagingFeatures features{};
 
@@ -69,7 +70,8 @@ TEST_F(WalkerTest, ErrorCodes) {
   expect_fault(walk(long_mode(), access::user), pfec::present | pfec::user);
   map4(7);
   expect_fault(walk(long_mode(cpu::cr4::smap), access::write), pfec::present | pfec::write);
-  EXPECT_EQ(walk(long_mode(cpu::cr4::smap), access::write | access::smap_exempt).status, GuestWalk::Status::ok);
+  EXPECT_EQ(walk(long_mode(cpu::cr4::smap), access::write | access::smap_exempt).status,
+            GuestWalk::Status::ok);
   expect_fault(walk(long_mode(cpu::cr4::smep), access::fetch), pfec::present | pfec::fetch);
 }
 
@@ -82,7 +84,7 @@ TEST_F(WalkerTest, ReservedBits) {
   };
   EXPECT_TRUE(reserved(cr3, 1, bit(7)));
   EXPECT_TRUE(reserved(cr3, 1, bit(40)));
-  EXPECT_TRUE(reserved(pd, 2, bit(7)));  // 2 MiB page not aligned
+  EXPECT_TRUE(reserved(pd, 2, bit(7)));   // 2 MiB page not aligned
   EXPECT_FALSE(reserved(pt, 3, bit(7)));  // PAT
   EXPECT_FALSE(reserved(pt, 3, bit(63)));
   EXPECT_TRUE(reserved(pt, 3, bit(63), 0));
@@ -104,7 +106,8 @@ TEST_F(WalkerTest, TheRightsAreThoseOfTheWholePath) {
   expect_fault(walk(long_mode(), access::fetch), pfec::present | pfec::fetch);
   // Without CR0.WP a supervisor writes where it likes.
   arena.word(pdpt, 0) = pd | 5;
-  EXPECT_EQ(walk(long_mode(0, cpu::efer::nxe, cpu::cr0::pg), access::write).status, GuestWalk::Status::ok);
+  EXPECT_EQ(walk(long_mode(0, cpu::efer::nxe, cpu::cr0::pg), access::write).status,
+            GuestWalk::Status::ok);
 }
 
 TEST_F(WalkerTest, ProtectionKeys) {
@@ -130,7 +133,8 @@ TEST_F(WalkerTest, TablesOutsideMemoryReadAsOnes) {
 
 TEST_F(WalkerTest, TablesInRomKeepTheirBits) {
   map4();
-  const L1Memory::Range ranges[] = {{Gpa{0}, Gpa{pt}}, {Gpa{pt}, Gpa{pt + kPageSize}, false}, {Gpa{data}, Gpa{Arena::kL1Size}}};
+  const L1Memory::Range ranges[] = {
+      {Gpa{0}, Gpa{pt}}, {Gpa{pt}, Gpa{pt + kPageSize}, false}, {Gpa{data}, Gpa{Arena::kL1Size}}};
   arena.memory.set_ranges(ranges);
   EXPECT_EQ(walk(long_mode(), access::write).status, GuestWalk::Status::ok);
   EXPECT_EQ(arena.word(pt, 3), data | 7);
@@ -234,16 +238,16 @@ TEST_F(EptWalkerTest, Misconfigurations) {
     arena.word(e1, 3) = leaf;
     return ept(0x203000, ept_access::read).status == EptWalk::Status::misconfiguration;
   };
-  EXPECT_TRUE(bad(0x3032));            // write-only
-  EXPECT_TRUE(bad(0x3036));            // write and execute
-  EXPECT_TRUE(bad(0x3034));            // execute-only, not offered
-  EXPECT_TRUE(bad(0x3007 | 2 << 3));   // memory types 2, 3, 7
+  EXPECT_TRUE(bad(0x3032));           // write-only
+  EXPECT_TRUE(bad(0x3036));           // write and execute
+  EXPECT_TRUE(bad(0x3034));           // execute-only, not offered
+  EXPECT_TRUE(bad(0x3007 | 2 << 3));  // memory types 2, 3, 7
   EXPECT_TRUE(bad(0x3007 | 3 << 3));
   EXPECT_TRUE(bad(0x3007 | 7 << 3));
   EXPECT_TRUE(bad(0x3037 | bit(45)));
-  EXPECT_FALSE(bad(0x3007));           // uncacheable
+  EXPECT_FALSE(bad(0x3007));  // uncacheable
   EXPECT_FALSE(bad(0x3037 | bit(63) | bit(11) | bit(55)));
-  EXPECT_FALSE(bad(bit(45)));          // not present: nothing else matters
+  EXPECT_FALSE(bad(bit(45)));  // not present: nothing else matters
   map_ept();
   arena.word(e2, 1) |= bit(3);
   EXPECT_EQ(ept(0x203000, 1).status, EptWalk::Status::misconfiguration);
@@ -271,10 +275,12 @@ TEST_F(EptWalkerTest, TwoDimensions) {
   // ngpa [2 MiB, 4 MiB) is gpa [0, 2 MiB); the guest's tables hold ngpas.
   map_ept();
   map4();
-  for (u64* e : {&arena.word(cr3, 1), &arena.word(pdpt, 0), &arena.word(pd, 2), &arena.word(pt, 3)}) {
+  for (u64* e :
+       {&arena.word(cr3, 1), &arena.word(pdpt, 0), &arena.word(pd, 2), &arena.word(pt, 3)}) {
     *e += 2 * kMiB;
   }
-  GuestPaging p = GuestPaging::make(kCr0, cr3 + 2 * kMiB, cpu::cr4::pae, cpu::efer::lma, features, true);
+  GuestPaging p =
+      GuestPaging::make(kCr0, cr3 + 2 * kMiB, cpu::cr4::pae, cpu::efer::lma, features, true);
   const auto run = [&](u32 a, bool ad = false) {
     return walk_guest(arena.memory, p, EptDimension{arena.memory, eptp(ad), context}, kLinear, a);
   };
@@ -322,7 +328,8 @@ TEST_F(EptWalkerTest, NptCountsTheGuestsWalkAsUserWrites) {
     arena.word(e1, i) = i * kPageSize | 7;
   }
   map4();
-  const GuestPaging host = GuestPaging::make(kCr0, root, cpu::cr4::pae, cpu::efer::lma | cpu::efer::nxe, features);
+  const GuestPaging host =
+      GuestPaging::make(kCr0, root, cpu::cr4::pae, cpu::efer::lma | cpu::efer::nxe, features);
   const auto run = [&](u32 a) {
     return walk_guest(arena.memory, long_mode(), NptDimension{arena.memory, host}, kLinear, a);
   };
