@@ -5,7 +5,7 @@
 #include "cpu/arch/msr.h"
 #include "tests/guests/bench/measure.h"
 
-extern "C" aerie::u64 guest_bench_resume(aerie::u64 count);
+extern "C" aerie::u64 guest_bench_resume(aerie::u64 count, aerie::u64 argument);
 
 namespace aerie::guest {
 namespace {
@@ -28,7 +28,8 @@ guest_bench_resume:
         mov $0x6c16, %eax
         lea 1f(%rip), %rdx
         vmwrite %rdx, %rax
-        xor %eax, %eax
+        mov $0xc0000082, %ecx
+        mov %rsi, %rdi
         jmp 2f
 1:      dec %rbx
         jz 3f
@@ -48,7 +49,8 @@ guest_bench_resume:
 bool failed = false;
 
 // An L2 that executes one instruction which exits, measured from VMRESUME to VMRESUME.
-void bench_exit(std::string_view name, L2& l2, void (*function)(u64), u64 argument = 0) {
+void bench_exit(std::string_view name, L2& l2, BasicExit wanted, void (*function)(u64),
+                u64 argument = 0) {
   if (!bench_chosen(name)) {
     return;
   }
@@ -60,9 +62,15 @@ void bench_exit(std::string_view name, L2& l2, void (*function)(u64), u64 argume
   }
   const u64 rounds = option("rounds", 200);
   // The difference of kRepeat + 1 exits and one: what is around the loop falls out.
-  const Cost one = time_runs([] { failed = guest_bench_resume(1) == 0 || failed; }, rounds);
+  const Cost one =
+      time_runs([&] { failed = guest_bench_resume(1, argument) == 0 || failed; }, rounds);
   const Cost many =
-      time_runs([] { failed = guest_bench_resume(kRepeat + 1) == 0 || failed; }, rounds);
+      time_runs([&] { failed = guest_bench_resume(kRepeat + 1, argument) == 0 || failed; }, rounds);
+  if (l2.reason() != static_cast<u32>(wanted)) {
+    print("BENCH-FAIL {}: exit {x}\n", name, l2.reason());
+    failed = true;
+    return;
+  }
   print_cost(name, many, one);
 }
 
@@ -103,18 +111,18 @@ void measure_all() {
     tables.install(l2);
   }
   bench_instructions();
-  bench_exit("l2_cpuid", l2, [](u64) {
+  bench_exit("l2_cpuid", l2, BasicExit::cpuid, [](u64) {
     for (;;) {
       asm volatile("xor %%eax, %%eax; cpuid" ::: "rax", "rbx", "rcx", "rdx");
     }
   });
-  bench_exit("l2_vmcall", l2, [](u64) { vmcall(); });
+  bench_exit("l2_vmcall", l2, BasicExit::vmcall, [](u64) { vmcall(); });
   l2.intercept_msr(cpu::msr::lstar, true, true);
-  bench_exit("l2_rdmsr", l2, [](u64) {
+  bench_exit("l2_rdmsr", l2, BasicExit::rdmsr, [](u64) {
     asm volatile("rdmsr" ::"c"(cpu::msr::lstar) : "rax", "rdx");
   });
   l2.proc(cpu::vmx::proc::hlt);
-  bench_exit("l2_hlt", l2, [](u64) { asm volatile("hlt"); });
+  bench_exit("l2_hlt", l2, BasicExit::hlt, [](u64) { asm volatile("hlt"); });
   // An EPT violation that L1 does not mend.
   if (option("noept", 0) == 0) {
     const u64 page = alloc_page();
@@ -122,7 +130,7 @@ void measure_all() {
     absent.entry(page) = 0;
     absent.install(l2);
     bench_exit(
-        "l2_ept_violation", l2,
+        "l2_ept_violation", l2, BasicExit::ept_violation,
         [](u64 address) { asm volatile("movl (%0), %%eax" ::"r"(address)
                                        : "rax"); }, page);
   }
