@@ -47,8 +47,10 @@ class Vmx {
   void reset();
 
   // The common VMREAD and VMWRITE: in 64-bit mode, between registers, of a field that is there and up to date.
-  // A leaf, so that the hottest instructions of an L1 save no register. False: nothing was done, execute() it.
-  bool execute_known(const cpu::Instruction& i);
+  // A leaf, so that the hottest instructions of an L1 save no register. False: nothing was done,
+  // execute() it.
+  bool vmread_known(const cpu::Instruction& i);
+  bool vmwrite_known(const cpu::Instruction& i);
 
   // L1 executed `instruction`, one of VMX's. False: it is an undefined opcode (#UD) in L1's state; nothing
   // has been changed. RIP has been dealt with otherwise.

@@ -329,26 +329,33 @@ template <L1Context C>
   succeed(i);
 }
 
+// There being a current VMCS while L1 runs, L1 is in VMX root operation.
 template <L1Context C>
-[[gnu::always_inline]] inline bool Vmx<C>::execute_known(const cpu::Instruction& i) {
+[[gnu::always_inline]] inline bool Vmx<C>::vmread_known(const cpu::Instruction& i) {
   Block& b = v_.block_l1();
-  if (mode_ != Mode::root || current_ == kNoVmcs || i.has_memory() || b.cpl() != 0) [[unlikely]] {
-    return false;
-  }
   cpu::GuestRegisters& registers = v_.registers();
   const FieldSlot slot = v_.fields().find(registers.gpr[i.reg & 15]);
-  if (!slot.present() || (stale_ & slot.mask()) != 0) [[unlikely]] {
+  if (!slot.present() || (stale_ & slot.mask()) != 0 || current_ == kNoVmcs || i.has_memory() || b.cpl() != 0)
+      [[unlikely]] {
     return false;
   }
-  if (i.op == cpu::Op::vmread) {
-    registers.gpr[i.rm & 15] = read_field(c_, slot);
-  } else {
-    if (slot.read_only() || (slot.group == static_cast<u8>(Group::exit) && stale_ != 0)) [[unlikely]] {
-      return false;
-    }
-    if (write_field(c_, slot, registers.gpr[i.rm & 15])) {
-      dirty_ |= slot.mask();
-    }
+  registers.gpr[i.rm & 15] = read_field(c_, slot);
+  b.set_rflags(b.rflags() & ~cpu::rflags::arithmetic);
+  return true;
+}
+
+template <L1Context C>
+[[gnu::always_inline]] inline bool Vmx<C>::vmwrite_known(const cpu::Instruction& i) {
+  Block& b = v_.block_l1();
+  cpu::GuestRegisters& registers = v_.registers();
+  const FieldSlot slot = v_.fields().find(registers.gpr[i.reg & 15]);
+  if (!slot.present() || slot.read_only() || (stale_ & slot.mask()) != 0 || current_ == kNoVmcs ||
+      i.has_memory() || b.cpl() != 0 || (slot.group == static_cast<u8>(Group::exit) && stale_ != 0))
+      [[unlikely]] {
+    return false;
+  }
+  if (write_field(c_, slot, registers.gpr[i.rm & 15])) {
+    dirty_ |= slot.mask();
   }
   b.set_rflags(b.rflags() & ~cpu::rflags::arithmetic);
   return true;

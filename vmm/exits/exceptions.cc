@@ -51,14 +51,20 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
     return;
   }
   const cpu::Instruction* i = known_instruction(v);
-  const bool known = i != nullptr && (i->op == Op::vmread || i->op == Op::vmwrite) && v.vmx != nullptr &&
-                     v.vmx->engine.execute_known(*i);
-  if (!known) [[unlikely]] {
-    undefined_opcode(v);
-    return;
+  if (i != nullptr && v.vmx != nullptr) [[likely]] {
+    if (i->op == Op::vmread) {
+      if (v.vmx->engine.vmread_known(*i)) [[likely]] {
+        v.telemetry().count(telemetry::Event::vmread);
+        v.skip(*i);
+        return;
+      }
+    } else if (i->op == Op::vmwrite && v.vmx->engine.vmwrite_known(*i)) {
+      v.telemetry().count(telemetry::Event::vmwrite);
+      v.skip(*i);
+      return;
+    }
   }
-  v.telemetry().count(i->op == Op::vmread ? telemetry::Event::vmread : telemetry::Event::vmwrite);
-  v.skip(*i);
+  undefined_opcode(v);
 }
 
 void shutdown(Vcpu& v, const cpu::Exit&) {
