@@ -49,7 +49,8 @@ class ExitSites {
  private:
   static constexpr usize kSites = 256;
 
-  struct alignas(64) Site {
+  // A power of two in size: an index is a shift.
+  struct alignas(256) Site {
     u64 rip = ~u64{0};  // no instruction begins there: not canonical with its successor
     u64 cr3 = 0;
     u64 generation = 0;

@@ -20,7 +20,9 @@ namespace rflags = cpu::rflags;
 
 void Vcpu::run() {
   for (;;) {
-    if (work_ || apic.mailbox().pending() != 0) [[unlikely]] {
+    // What other processors ask for comes with a kick, which ends the run at once; what this one asks of
+    // itself comes with work_.
+    if (work_) [[unlikely]] {
       service();
     }
     ControlBlock& b = *active_;

@@ -76,6 +76,16 @@ class Vcpu {
     }
   }
 
+  // The same for an instruction of L1 in 64-bit mode, as those of the exit sites are.
+  [[gnu::always_inline]] void skip_known(const cpu::Instruction& instruction) {
+    cpu::svm::Vmcb& b = block_l1_.vmcb();
+    b.save.rip += instruction.length;
+    b.control.interrupt_state = 0;
+    const u64 flags = b.save.rflags & (cpu::rflags::tf | cpu::rflags::rf);
+    if ((flags | static_cast<u8>(step_) | refetches_) != 0) [[unlikely]] {
+      finish_instruction();
+    }
+  }
   void finish_instruction();
 
   // --- events

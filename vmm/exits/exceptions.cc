@@ -55,12 +55,12 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
     if (i->op == Op::vmread) {
       if (v.vmx->engine.vmread_known(*i)) [[likely]] {
         v.telemetry().count(telemetry::Event::vmread);
-        v.skip(*i);
+        v.skip_known(*i);
         return;
       }
     } else if (i->op == Op::vmwrite && v.vmx->engine.vmwrite_known(*i)) {
       v.telemetry().count(telemetry::Event::vmwrite);
-      v.skip(*i);
+      v.skip_known(*i);
       return;
     }
   }

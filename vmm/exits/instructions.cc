@@ -34,7 +34,7 @@ void cpuid(Vcpu& v, const cpu::Exit&) {
     cpuid_slowly(v);
     return;
   }
-  v.skip(*i);
+  v.skip_known(*i);
 }
 
 void hlt(Vcpu& v, const cpu::Exit&) {
