@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "tools/guests/guests_command.h"
 #include "tools/kut/kut_command.h"
 #include "tools/run/exit_status.h"
 #include "tools/run/interrupts.h"
@@ -22,6 +23,7 @@ struct Command {
 
 constexpr std::array kCommands = {
     Command{"run", "run a payload as L1", run_command},
+    Command{"guests", "run the L1 guests of tests/guests", guests_command},
     Command{"kut", "run a built kvm-unit-tests suite", kut_command},
 };
 
