@@ -53,14 +53,14 @@ inline constexpr std::uint64_t kSmallestL1Memory = std::uint64_t{512} << 20;
 
 // Paths that only this run knows. An empty one leaves the option away.
 struct Plumbing {
-  std::string ram_path;
-  std::string qmp_fd;
-  std::string log_path;        // Aerie's log, port 0xe9
-  std::string reset_log_path;  // QEMU's log of resets and triple faults
+  std::string ram_path{};
+  std::string qmp_fd{};
+  std::string log_path{};        // Aerie's log, port 0xe9
+  std::string reset_log_path{};  // QEMU's log of resets and triple faults
   // The spec's files under names without spaces and commas, as QEMU's -initrd needs them.
-  std::string payload;
-  std::string initrd;
-  std::vector<std::string> modules;
+  std::string payload{};
+  std::string initrd{};
+  std::vector<std::string> modules{};
 };
 
 // Aerie's own command line: space-separated key=value words.
