@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "tools/bench/bench_command.h"
+#include "tools/demo/demo_command.h"
 #include "tools/guests/guests_command.h"
 #include "tools/kut/kut_command.h"
 #include "tools/run/exit_status.h"
@@ -23,6 +25,8 @@ struct Command {
 
 constexpr std::array kCommands = {
     Command{"run", "run a payload as L1", run_command},
+    Command{"demo", "Aerie, Linux with KVM as L1, Linux as L2", demo_command},
+    Command{"bench", "what exits cost, in instructions", bench_command},
     Command{"guests", "run the L1 guests of tests/guests", guests_command},
     Command{"kut", "run a built kvm-unit-tests suite", kut_command},
 };
