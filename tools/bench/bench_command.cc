@@ -18,6 +18,7 @@
 #include "tools/run/run_command.h"
 #include "tools/run/runner.h"
 #include "tools/run/staging.h"
+#include "tools/run/subprocess.h"
 
 namespace aerie::tools {
 namespace {

@@ -113,19 +113,14 @@ class Input {
 void end_process(Subprocess& process, const std::vector<RelaySource>& sources) {
   process.signal(SIGTERM);
   const auto deadline = Clock::now() + kGrace;
-  while (!process.reap(false)) {
-    if (Clock::now() >= deadline) {
-      process.signal(SIGKILL);
-      process.reap(true);
-      break;
-    }
+  pollfd ended = {process.pidfd(), POLLIN, 0};
+  while (::poll(&ended, 1, 20) <= 0 && Clock::now() < deadline) {
     for (const RelaySource& source : sources) {
       drain(source);
     }
-    pollfd ended = {process.pidfd(), POLLIN, 0};
-    ::poll(&ended, 1, 20);
   }
-  process.signal(SIGKILL);  // whatever else the group still holds
+  process.signal(SIGKILL);  // the child if it does not obey, and whatever else the group holds
+  process.reap(true);
 }
 
 int milliseconds_until(Clock::time_point deadline) {
@@ -179,8 +174,8 @@ RelayEnd relay(Subprocess& process, const RelaySpec& spec) {
       }
     }
     if (ended) {
+      process.signal(SIGKILL);  // whatever else the group holds; before its number can be used again
       process.reap(true);
-      process.signal(SIGKILL);
       return RelayEnd::exited;
     }
     if (ready > 0 && fds[2].revents != 0 && !input.ready()) {

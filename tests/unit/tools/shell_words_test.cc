@@ -29,7 +29,8 @@ TEST(ShellWords, QuotesKeepBlanksTogether) {
 
 TEST(ShellWords, CommandsAreReplacedByTheirOutput) {
   EXPECT_EQ(split("\"10000000 `date +%s`\""), Words{"10000000 1796139784"});
-  EXPECT_EQ(split("$(echo (a))"), Words{"[echo (a)]"});
+  EXPECT_EQ(split("$(echo (a))"), (Words{"[echo", "(a)]"}));
+  EXPECT_EQ(split("\"$(echo (a))\""), Words{"[echo (a)]"});
   EXPECT_EQ(split("'`date +%s`'"), Words{"`date +%s`"});
 }
 
