@@ -14,9 +14,21 @@
 set(AERIE_ZYDIS_VERSION 4.0.0-1)
 set(AERIE_ZYDIS_SHA256 e990107f80c62afc1deb51de230023a1098db801b8ea6bf483e296d45459e234)
 set(AERIE_ZYDIS_TARBALL "" CACHE FILEPATH "zydis_4.0.0.orig.tar.gz, where apt cannot fetch it")
-set(AERIE_DEBIAN_MIRROR MIRROR CACHE STRING "Where Zydis' source package is")
+set(AERIE_DEBIAN_MIRROR "" CACHE STRING "Debian mirror for Zydis' source package; empty: the one apt uses")
+
+# The mirror that apt gets Debian 12's packages from.
+function(aerie_find_mirror result)
+  execute_process(COMMAND apt-get indextargets --format "$(REPO_URI)" "Created-By: Packages"
+                          "Codename: bookworm" "Component: main"
+                  OUTPUT_VARIABLE uris ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(REGEX REPLACE "\n.*" "" first "${uris}")
+  set(${result} "${first}" PARENT_SCOPE)
+endfunction()
 
 function(aerie_fetch_zydis tarball)
+  if(NOT AERIE_DEBIAN_MIRROR)
+    aerie_find_mirror(AERIE_DEBIAN_MIRROR)
+  endif()
   cmake_path(GET tarball PARENT_PATH directory)
   set(apt ${directory}/apt)
   file(REMOVE_RECURSE ${apt})
