@@ -85,4 +85,15 @@ concept ControlBlock = requires(C c, const C& k, u64 v, Segment s, SegmentRegist
   c.flush(f);
 };
 
+// A block to work on in hot code: a local copy where the type is a handle, else the block itself. Bind it
+// with decltype(auto).
+template <ControlBlock B>
+[[gnu::always_inline]] inline decltype(auto) handle(B& block) {
+  if constexpr (requires { requires B::kIsHandle; }) {
+    return B{block};
+  } else {
+    return (block);
+  }
+}
+
 }  // namespace aerie::cpu

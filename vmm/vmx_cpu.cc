@@ -200,7 +200,7 @@ mmu::Root* VmxContext::find_root(u64 eptp) {
   }
 }
 
-void VmxContext::switch_l2_translation(const nested::vmx::L2Translation& t) {
+[[gnu::noinline]] void VmxContext::change_translation(const nested::vmx::L2Translation& t) {
   auto& b = v_.block_l2();
   mmu::Root* root = nullptr;
   u64 generation = 0;

@@ -91,7 +91,7 @@ class VmxContext {
   // --- L2
   void set_running_l2(bool on) { v_.set_in_l2(on); }
   const cpu::Instruction* decode_l2(const cpu::Exit& exit);
-  void switch_l2_translation(const nested::vmx::L2Translation& t);
+  [[gnu::always_inline]] void switch_l2_translation(const nested::vmx::L2Translation& t);
   nested::vmx::TdpOutcome handle_l2_tdp_fault(const cpu::Exit& exit);
   void invept(nested::vmx::InveptType type, u64 eptp);
   void invvpid(nested::vmx::InvvpidType, u16, Gva) { v_.block_l2().flush(cpu::TlbFlush::tag); }
@@ -116,6 +116,7 @@ class VmxContext {
  private:
   const mmu::Root* root() const { return root_; }
   mmu::Root* find_root(u64 eptp);
+  void change_translation(const nested::vmx::L2Translation& t);
   const cpu::Instruction* decode_l2_slowly(mmu::ModeBits bits, u64 generation);
   const cpu::Instruction* refetch();
   // Copies by L2's linear address; page faults and violations go where they belong.
@@ -131,6 +132,23 @@ class VmxContext {
   Gpa emulate_at_{};           // of the access that handle_l2_tdp_fault() said to emulate
 };
 static_assert(nested::vmx::L1Context<VmxContext>);
+
+// The entry that changes nothing: the root is still the one L2 ran on last.
+inline void VmxContext::switch_l2_translation(const nested::vmx::L2Translation& t) {
+  if (t.ept && root_ != nullptr && t.eptp == eptp_ && t.vpid == vpid_) [[likely]] {
+    u32 kick = 0;
+    const mmu::Root* root = vmx_machine.pager.switch_root(v_.index(), mmu::Eptp{t.eptp}, kick);
+    if (root == root_) [[likely]] {
+      root_generation_ = root->generation.load(std::memory_order_relaxed);
+      if (t.vpid == 0) {
+        v_.block_l2().flush(cpu::TlbFlush::tag);
+      }
+      before_reentry();
+      return;
+    }
+  }
+  change_translation(t);
+}
 
 struct VmxCpu {
   explicit VmxCpu(Vcpu& v) : context{v, *this}, engine{context} {}

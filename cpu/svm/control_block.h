@@ -8,8 +8,12 @@
 
 namespace aerie::cpu::svm {
 
+// A handle: copies refer to the same VMCB. Hot code works on a local copy (cpu::handle()), so that the
+// compiler keeps the VMCB's address in a register.
 class ControlBlock {
  public:
+  static constexpr bool kIsHandle = true;
+
   // `vmcb` and `host_permissions...` are pages of Aerie's block.
   void attach(Hpa vmcb) {
     vmcb_ = physical_pointer<Vmcb>(vmcb);
@@ -42,7 +46,7 @@ class ControlBlock {
   u64 pat() const { return vmcb_->save.pat; }
   u64 dr6() const { return vmcb_->save.dr6; }
   u64 dr7() const { return vmcb_->save.dr7; }
-  u64 debugctl() const { return debugctl_; }
+  u64 debugctl() const { return vmcb_->save.debugctl; }
   void set_cr0(u64 v) { vmcb_->save.cr0 = v; }
   void set_cr2(u64 v) { vmcb_->save.cr2 = v; }
   void set_cr3(u64 v) { vmcb_->save.cr3 = v; }
@@ -53,7 +57,7 @@ class ControlBlock {
   void set_dr6(u64 v) { vmcb_->save.dr6 = v; }
   void set_dr7(u64 v) { vmcb_->save.dr7 = v; }
   // Kept, not loaded: without LBR virtualization the processor's DEBUGCTL is L0's.
-  void set_debugctl(u64 v) { debugctl_ = v; }
+  void set_debugctl(u64 v) { vmcb_->save.debugctl = v; }
 
   const Segment& segment(SegmentRegister r) const {
     return vmcb_->save.segments[static_cast<u8>(r)];
@@ -161,7 +165,6 @@ class ControlBlock {
  private:
   Vmcb* vmcb_ = nullptr;
   Hpa address_{};
-  u64 debugctl_ = 0;
 };
 static_assert(cpu::ControlBlock<ControlBlock>);
 

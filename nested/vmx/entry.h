@@ -22,8 +22,8 @@ template <L1Context C>
 template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::enter(const cpu::Instruction& i, bool launch) {
   using cpu::vmx::InstructionError;
-  Block& b1 = v_.block_l1();
-  Block& b2 = v_.block_l2();
+  decltype(auto) b1 = cpu::handle(v_.block_l1());
+  decltype(auto) b2 = cpu::handle(v_.block_l2());
   if (current_ == kNoVmcs) [[unlikely]] {
     return fail_invalid(i);
   }

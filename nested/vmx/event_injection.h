@@ -100,8 +100,8 @@ void Vmx<C>::recompute_attention() {
 // was injected is remembered.
 template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::note_interrupted_event() {
-  interrupted_ = v_.block_l2().interrupted_event();
-  if (interrupted_.valid) [[unlikely]] {
+  if (const cpu::Event e = v_.block_l2().interrupted_event(); e.valid) [[unlikely]] {
+    interrupted_ = e;
     refine_interrupted_event();
   }
 }

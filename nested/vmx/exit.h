@@ -9,7 +9,7 @@ namespace aerie::nested::vmx {
 template <L1Context C>
 void Vmx<C>::exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification, u32 interruption_info,
                         u32 interruption_error, u32 length, u32 information) {
-  Block& b = v_.block_l2();
+  decltype(auto) b = cpu::handle(v_.block_l2());
   c_.exit_reason = static_cast<u32>(reason);
   c_.exit_qualification = qualification;
   c_.exit_interruption_info = interruption_info;
@@ -88,8 +88,8 @@ template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::load_host_state(bool switched) {
   using cpu::SegmentRegister;
   using namespace cpu::vmx::exit;
-  Block& b1 = v_.block_l1();
-  Block& b2 = v_.block_l2();
+  decltype(auto) b1 = cpu::handle(v_.block_l1());
+  decltype(auto) b2 = cpu::handle(v_.block_l2());
   const u32 controls = c_.exit_controls;
 
   u64 efer, pat;

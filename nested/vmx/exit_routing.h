@@ -16,9 +16,9 @@ void Vmx<C>::handle_exit(const cpu::Exit& e) {
   }
   note_interrupted_event();
   const Route& route = kRoutes[static_cast<u8>(e.reason)];
-  const u32 words[] = {c_.pin_controls, c_.proc_controls, proc2()};
   if (route.wants == Wants::l1 ||
-      (route.wants == Wants::control && (words[static_cast<u8>(route.word)] & route.bit) != 0)) {
+      (route.wants == Wants::control &&
+       ((route.word == Word::proc2 ? proc2() : c_.proc_controls) & route.bit) != 0)) {
     reflect(e, route.basic);
   } else {
     handle_special(e);

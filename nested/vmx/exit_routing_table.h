@@ -18,7 +18,7 @@ enum class Word : u8 { pin, proc, proc2 };
 
 enum class Wants : u8 {
   l1,       // always: reflect as `basic`
-  control,  // L1 where `bit` of `word` is set (or clear, without when_set); else L0 performs the instruction
+  control,  // L1 where `bit` of `word`, proc or proc2, is set; else L0 performs the instruction
   closer,   // handle_special() decides
 };
 

@@ -165,8 +165,8 @@ template <L1Context C>
 // What of DR7, DEBUGCTL, PAT and EFER the entry controls leave as L1 has them (27.3.2.1).
 template <L1Context C>
 [[gnu::noinline]] void Vmx<C>::inherit_l1_state() {
-  Block& b2 = v_.block_l2();
-  const Block& b1 = v_.block_l1();
+  decltype(auto) b2 = cpu::handle(v_.block_l2());
+  decltype(auto) b1 = cpu::handle(v_.block_l1());
   const u32 controls = c_.entry_controls;
   if (!has(controls, cpu::vmx::entry::load_debug)) {
     b2.set_dr7(b1.dr7());
