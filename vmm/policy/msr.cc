@@ -141,8 +141,11 @@ void VcpuMsrs::power_up(const MsrPolicy& policy) {
   policy_ = &policy;
   tsc_adjust_ = 0;
   debugctl_ = 0;
-  known_ = {};
-  remembered_ = {};
+  for (usize i = 0; i < kFound; ++i) {
+    found_[i] = {};
+    found_[i].index =
+        static_cast<u32>(i ^ 1);  // belongs to another entry: equal to nothing looked up here
+  }
   for (usize i = 0; i < kCount; ++i) {
     if (kRows[i].home == MsrHome::stored) {
       for (u32 index = kRows[i].first; index <= kRows[i].last; ++index) {
@@ -152,19 +155,23 @@ void VcpuMsrs::power_up(const MsrPolicy& policy) {
   }
 }
 
-u8 VcpuMsrs::search(u32 index) {
+const VcpuMsrs::Found* VcpuMsrs::search(Found& found, u32 index) {
   const u8 row = policy_->find(index);
   if (row == MsrPolicy::kNone) {
-    return row;
+    return nullptr;
   }
-  // Only a row that L1 has from end to end may be found by its bounds in the table.
   const MsrRow& r = kRows[row];
-  known_[row] = policy_->find(r.first) == row && policy_->find(r.last) == row;
-  remembered_[hash(index)] = row;
-  return row;
+  found = {.index = index,
+           .slot = static_cast<u16>(msr_table::kSlots[row] + (index - r.first)),
+           .row = row,
+           .home = r.home,
+           .readable = !r.write_only,
+           .check = r.check};
+  return &found;
 }
 
-bool VcpuMsrs::check(const MsrRow& row, u32 index, u64 value) const {
+bool VcpuMsrs::check(u8 row_number, u32 index, u64 value) const {
+  const MsrRow& row = kRows[row_number];
   const u64 address_bits = bit_mask(policy_->physical_bits() - 1, 12);
   switch (row.check) {
     case MsrCheck::any:

@@ -119,30 +119,37 @@ class VcpuMsrs {
   u64 tsc_adjust() const { return tsc_adjust_; }
 
  private:
-  static constexpr usize kRemembered = 256;
-  static constexpr usize hash(u32 index) { return (index ^ (index >> 16) * 0x35) % kRemembered; }
-  // Finding a row: the last one found for this hash, else the policy's search.
-  u8 row_for(u32 index) {
-    const u8 row = remembered_[hash(index)];
-    const MsrRow& r = msr_table::kRows[row];
-    if (index - r.first <= r.last - r.first && known_[row]) [[likely]] {
-      return row;
+  // An MSR that was found: one compare and one switch next time.
+  struct Found {
+    u32 index;
+    u16 slot;  // of a `stored` one
+    u8 row;
+    MsrHome home;
+    bool readable;
+    MsrCheck check;
+  };
+  static constexpr usize kFound = 256;
+  static constexpr usize hash(u32 index) { return (index ^ (index >> 16) * 0x35) % kFound; }
+  // Null: L1's processor has no such MSR.
+  const Found* find(u32 index) {
+    Found& f = found_[hash(index)];
+    if (f.index != index) [[unlikely]] {
+      return search(f, index);
     }
-    return search(index);
+    return &f;
   }
-  u8 search(u32 index);
+  const Found* search(Found& found, u32 index);
   u64& value_at(u8 row, u32 index) {
     return values_[msr_table::kSlots[row] + (index - msr_table::kRows[row].first)];
   }
-  bool check(const MsrRow& row, u32 index, u64 value) const;
+  bool check(u8 row, u32 index, u64 value) const;
 
   template <MsrContext C>
   std::optional<u64> read_by_code(C& context, u32 index);
   template <MsrContext C>
   bool write_by_code(C& context, u8 row, u32 index, u64 value);
 
-  std::array<u8, kRemembered> remembered_{};
-  std::array<bool, msr_table::kCount> known_{};  // rows found through the policy, whole
+  std::array<Found, kFound> found_{};
   std::array<u64, msr_table::kStored> values_{};
   u64 tsc_adjust_ = 0;
   u64 debugctl_ = 0;
@@ -155,25 +162,21 @@ std::optional<u64> VcpuMsrs::read(C& context, u32 index) {
     return context.apic_read(
         index);  // the hottest; where x2APIC is not offered the APIC refuses all
   }
-  const u8 row = row_for(index);
-  if (row == MsrPolicy::kNone) [[unlikely]] {
+  const Found* const found = find(index);
+  if (found == nullptr || !found->readable) [[unlikely]] {
     return std::nullopt;
   }
-  const MsrRow& r = msr_table::kRows[row];
-  if (r.home == MsrHome::code) {
-    return read_by_code(context, index);
-  }
-  if (r.write_only) {
-    return std::nullopt;
-  }
-  switch (r.home) {
+  switch (found->home) {
+    case MsrHome::code:
+      return read_by_code(context, index);
     case MsrHome::hardware:
       return context.hardware_read(index);
     case MsrHome::stored:
-      return value_at(row, index);
-    default:
-      return policy_->initial(row, index);
+      return values_[found->slot];
+    case MsrHome::constant:
+      return policy_->initial(found->row, index);
   }
+  return std::nullopt;
 }
 
 template <MsrContext C>
@@ -203,24 +206,23 @@ bool VcpuMsrs::write(C& context, u32 index, u64 value) {
   if (index - cpu::msr::x2apic_first <= cpu::msr::x2apic_last - cpu::msr::x2apic_first) {
     return context.apic_write(index, value);
   }
-  const u8 row = row_for(index);
-  if (row == MsrPolicy::kNone) [[unlikely]] {
+  const Found* const found = find(index);
+  if (found == nullptr) [[unlikely]] {
     return false;
   }
-  const MsrRow& r = msr_table::kRows[row];
-  if (r.check == MsrCheck::by_code) {
-    return write_by_code(context, row, index, value);
+  if (found->check == MsrCheck::by_code) {
+    return write_by_code(context, found->row, index, value);
   }
-  if (!check(r, index, value)) {
+  if (found->check != MsrCheck::any && !check(found->row, index, value)) {
     return false;
   }
-  if (r.check == MsrCheck::ignored) {
+  if (found->check == MsrCheck::ignored) {
     return true;
   }
-  if (r.home == MsrHome::hardware) {
+  if (found->home == MsrHome::hardware) {
     context.hardware_write(index, value);
   } else {
-    value_at(row, index) = value;
+    values_[found->slot] = value;
   }
   return true;
 }
