@@ -249,6 +249,23 @@ TEST(CpuidPolicy, PhysicalBitsCanBeLoweredNotRaised) {
   EXPECT_EQ(leaf(policy_of(c), 0x80000008).eax & 0xff, 40u);
 }
 
+TEST(VcpuCpuid, ARememberedAnswerFollowsL1sState) {
+  const CpuidPolicy p = intel();
+  VcpuCpuid cpuid;
+  cpuid.init(p, 0);
+  const auto osxsave = [&] {
+    cpu::GuestRegisters r{};
+    r[cpu::Gpr::rax] = 1;
+    cpuid.execute(r);
+    return (r[cpu::Gpr::rcx] & bit(27)) != 0;
+  };
+  EXPECT_FALSE(osxsave());
+  cpuid.set_state({.osxsave = true});
+  EXPECT_TRUE(osxsave());
+  cpuid.set_state({});
+  EXPECT_FALSE(osxsave());
+}
+
 TEST(VcpuCpuid, AnswersAsThePolicyForEveryLeafAndState) {
   const CpuidPolicy p = intel(2);
   VcpuCpuid cpuid;
