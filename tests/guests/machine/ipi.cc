@@ -230,7 +230,7 @@ void lowest_priority_is_one() {
       }
       return sum;
     };
-    spin_until([&] { return total() != before; }, 100);
+    spin_until([&] { return total() != before; }, 2000);
     spin_microseconds(100);
     if (!expect_equal("processors that took it", total() - before, 1)) {
       return;

