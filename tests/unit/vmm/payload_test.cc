@@ -110,7 +110,7 @@ class Payload : public ::testing::Test {
     return reinterpret_cast<const char*>(ram_.data() + address);
   }
   bool untouched() const {
-    return std::all_of(ram_.begin(), ram_.end(), [](u8 b) { return b == 0xcc; });
+    return ram_[0] == 0xcc && std::memcmp(ram_.data(), ram_.data() + 1, ram_.size() - 1) == 0;
   }
 
   std::vector<MemoryRange> map_ = {{0, 0x9fc00, MemoryType::ram},
