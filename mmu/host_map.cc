@@ -117,45 +117,75 @@ HostMap::Lookup HostMap::lookup(Gpa gpa) const {
   const u64 entry = load(*entry_for(gpa, level));
   result.level = static_cast<u8>(level);
   result.present = (entry & npt::present) != 0;
-  result.writable = (entry & npt::write) != 0;
+  result.writable = result.present && (entry & npt::write) != 0;
+  result.hidden = !result.present && entry != 0;
   const u64 low = size_of(level) - 1;
   result.hpa = Hpa{(entry & npt::address & ~low) | (gpa.value() & low)};
   return result;
 }
 
-bool HostMap::write_protect(PageAllocator& allocator, Gpa gpa) {
+// The 4 KiB entry of `gpa`, after splitting what covers it; nullptr where nothing maps it.
+u64* HostMap::small_entry(PageAllocator& allocator, Gpa gpa) {
   if (gpa.value() >= end_) {
-    return false;
+    return nullptr;
   }
   for (;;) {
     unsigned level = 0;
     u64* entry = entry_for(gpa, level);
-    const u64 value = load(*entry);
-    if ((value & npt::present) == 0) {
-      return false;
+    if ((load(*entry) & npt::present) == 0) {
+      return nullptr;
     }
     if (level == 1) {
-      __atomic_fetch_and(entry, ~npt::write,
-                         __ATOMIC_RELEASE);  // the processor may set A and D meanwhile
-      return true;
+      return entry;
     }
     if (!split(allocator, *entry, level)) {
-      return false;
+      return nullptr;
     }
   }
 }
 
+// The processor may set A and D at any time, so single bits are changed, not entries.
+bool HostMap::write_protect(PageAllocator& allocator, Gpa gpa) {
+  const SpinLock::Guard guard{lock_};
+  u64* entry = small_entry(allocator, gpa);
+  if (entry == nullptr) {
+    return false;
+  }
+  __atomic_fetch_and(entry, ~npt::write, __ATOMIC_RELEASE);
+  return true;
+}
+
 bool HostMap::release(Gpa gpa) {
+  const SpinLock::Guard guard{lock_};
   if (gpa.value() >= end_) {
     return false;
   }
   unsigned level = 0;
   u64* entry = entry_for(gpa, level);
-  const u64 value = load(*entry);
-  if ((value & npt::present) == 0 || level != 1) {
+  if (level != 1 || load(*entry) == 0) {
     return false;
   }
   __atomic_fetch_or(entry, npt::write, __ATOMIC_RELEASE);
+  return true;
+}
+
+bool HostMap::hide(PageAllocator& allocator, Gpa gpa) {
+  const SpinLock::Guard guard{lock_};
+  u64* entry = small_entry(allocator, gpa);
+  if (entry == nullptr) {
+    return false;
+  }
+  __atomic_fetch_and(entry, ~npt::present, __ATOMIC_RELEASE);
+  return true;
+}
+
+bool HostMap::show(Gpa gpa) {
+  const SpinLock::Guard guard{lock_};
+  if (!lookup(gpa).hidden) {
+    return false;
+  }
+  unsigned level = 0;
+  __atomic_fetch_or(entry_for(gpa, level), npt::present, __ATOMIC_RELEASE);
   return true;
 }
 

@@ -6,15 +6,16 @@
 // nothing elsewhere.
 //
 // Built at boot; later only single 4 KiB pages are write-protected and released (write tracking,
-// mmu/unsync.h), by one processor at a time while others walk the tables: every change is one
-// 8-byte store of a finished entry. Whoever narrows the map must have each processor flush L1's
-// translations.
+// mmu/unsync.h) or hidden and shown (an APIC page that L1 moves), under a lock of the map's own
+// while others walk the tables: every change is one 8-byte store of a finished entry. Whoever
+// narrows the map must have each processor flush L1's translations.
 #pragma once
 
 #include <span>
 
 #include "base/address.h"
 #include "base/page_allocator.h"
+#include "base/spinlock.h"
 
 namespace aerie::mmu {
 
@@ -36,6 +37,7 @@ class HostMap {
   struct Lookup {
     bool present = false;
     bool writable = false;
+    bool hidden = false;  // not present, but only because of hide(): `hpa` is still L1's
     u8 level = 0;  // of the entry that says so: 1, 2, 3 (4 KiB, 2 MiB, 1 GiB)
     Hpa hpa{};
     u64 page_size() const { return u64{1} << (12 + 9 * (level - 1)); }
@@ -55,10 +57,15 @@ class HostMap {
   [[nodiscard]] bool write_protect(PageAllocator& allocator, Gpa gpa);
   bool release(Gpa gpa);
 
+  // Takes the 4 KiB page of `gpa` out of the map, or puts it back as it was. Results as above.
+  [[nodiscard]] bool hide(PageAllocator& allocator, Gpa gpa);
+  bool show(Gpa gpa);
+
   u64 table_pages() const { return table_pages_; }
 
  private:
   u64* entry_for(Gpa gpa, unsigned& level) const;
+  u64* small_entry(PageAllocator& allocator, Gpa gpa);
   bool split(PageAllocator& allocator, u64& entry, unsigned level);
   bool map(PageAllocator& allocator, u64 begin, u64 end);
   bool exclude(PageAllocator& allocator, u64 begin, u64 end);
@@ -67,6 +74,7 @@ class HostMap {
   unsigned largest_ = 3;
   u64 end_ = 0;
   u64 table_pages_ = 0;
+  SpinLock lock_;
 };
 
 }  // namespace aerie::mmu

@@ -11,4 +11,9 @@ namespace aerie::vmm {
 u64 device_read(Vcpu& v, Gpa gpa, unsigned size);
 void device_write(Vcpu& v, Gpa gpa, unsigned size, u64 value);
 
+// After L1 moved its APIC page from `before`: accesses to the new one exit. (They do for every processor,
+// and go on to what the page covers where it is not theirs. What an L2 has mapped there already stays
+// mapped until its L1 invalidates it: an L1 moves its APIC before it has guests, if at all.)
+void trap_apic_page(Vcpu& v, Gpa before);
+
 }  // namespace aerie::vmm

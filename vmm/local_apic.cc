@@ -17,7 +17,8 @@ constexpr auto relaxed = std::memory_order_relaxed;
 
 void LocalApic::power_up(const Identity& identity, TimerRatio ratio) {
   identity_ = identity;
-  apic_base_ = apic::kDefaultBase | base_bits::enable | (identity.bootstrap ? base_bits::bsp : 0);
+  apic_base_.store(
+      apic::kDefaultBase | base_bits::enable | (identity.bootstrap ? base_bits::bsp : 0), relaxed);
   mode_.store(Mode::xapic, relaxed);
   id_.store(identity.apic_id, relaxed);
   timer_.set_ratio(ratio);
@@ -94,7 +95,7 @@ bool LocalApic::write_apic_base(u64 value) {
   if (invalid) {
     return false;
   }
-  apic_base_ = (value & ~base_bits::bsp) | (identity_.bootstrap ? base_bits::bsp : 0);
+  apic_base_.store((value & ~base_bits::bsp) | (identity_.bootstrap ? base_bits::bsp : 0), relaxed);
   if (wanted != mode()) {
     change_mode(wanted);
   }
@@ -352,7 +353,7 @@ void LocalApic::write_deadline(u64 value) {
 
 std::optional<u64> LocalApic::read_msr(u32 index) {
   if (index == cpu::msr::apic_base) {
-    return apic_base_;
+    return apic_base();
   }
   if (index == cpu::msr::tsc_deadline) {
     if (!identity_.tsc_deadline) {

@@ -116,7 +116,7 @@ class LocalApic {
   // Whether the xAPIC page is at `gpa`. Elsewhere (and everywhere in the other modes) the region at
   // 0xfee00000 holds nothing: reads give all ones, writes do nothing.
   bool owns_page(Gpa gpa) const { return mode() == Mode::xapic && gpa.page() == base_page(); }
-  Gpa base_page() const { return Gpa{apic_base_ & address_mask()}; }
+  Gpa base_page() const { return Gpa{apic_base() & address_mask()}; }
 
   // The xAPIC page. Aligned 4-byte accesses are the architecture's; other reads give the bytes of the
   // register they fall into (0 outside one), other writes do nothing.
@@ -127,7 +127,7 @@ class LocalApic {
   std::optional<u64> read_msr(u32 index);
   [[nodiscard]] bool write_msr(u32 index, u64 value);
 
-  u64 apic_base() const { return apic_base_; }
+  u64 apic_base() const { return apic_base_.load(std::memory_order_relaxed); }
   // CPUID.1:EDX.APIC follows it.
   bool hardware_enabled() const { return mode() != Mode::disabled; }
   bool software_enabled() const { return (svr_.load(std::memory_order_relaxed) & apic::svr_enabled) != 0; }
@@ -232,7 +232,7 @@ class LocalApic {
   std::atomic<u32> lvt_error_{apic::lvt_masked};  // lvt_[error], for other processors
   u32 icr_low_ = 0;
   u32 icr_high_ = 0;  // in x2APIC mode the 32-bit destination
-  u64 apic_base_ = 0;
+  std::atomic<u64> apic_base_{0};
   Identity identity_{};
   unsigned bus_index_ = 0;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/arch/instructions.h"
+#include "vmm/device_map.h"
 #include "vmm/virtualization.h"
 
 namespace aerie::vmm {
@@ -22,10 +23,14 @@ class MsrAccess {
   void hardware_write(u32 index, u64 value) { cpu::wrmsr(index, value); }
   std::optional<u64> apic_read(u32 index) { return v_.apic.read_msr(index); }
   bool apic_write(u32 index, u64 value) {
+    const Gpa apic_page = v_.apic.base_page();
     const bool legal = v_.apic.write_msr(index, value);
     if (legal) {
       if (index == cpu::msr::apic_base) {
         v_.update_cpuid();
+        if (v_.apic.base_page() != apic_page) {
+          trap_apic_page(v_, apic_page);
+        }
       }
       v_.reevaluate();
     }

@@ -343,7 +343,9 @@ void Vcpu::power_up(unsigned apic_id, bool bootstrap) {
   const LocalApic::FirmwareState firmware = LocalApic::firmware_state(host_apic_);
   apic.power_up({.apic_id = apic_id,
                  .bootstrap = bootstrap,
-                 .physical_address_bits = static_cast<u8>(machine.physical_bits)},
+                 .physical_address_bits = static_cast<u8>(machine.physical_bits),
+                 .x2apic = machine.cpuid_policy.has(policy::feature("x2apic")),
+                 .tsc_deadline = machine.cpuid_policy.has(policy::feature("tsc-deadline"))},
                 TimerRatio::of(machine.apic_hz, machine.tsc_hz));
   if (bootstrap) {
     apic.adopt(firmware);

@@ -76,6 +76,33 @@ TEST(HostMap, WriteProtectsSinglePagesAndReleasesThem) {
   EXPECT_FALSE(map.write_protect(arena.allocator, Gpa{u64{1} << 40}));
 }
 
+TEST(HostMap, HidesSinglePagesAndShowsThemAsTheyWere) {
+  Arena arena;
+  HostMap map;
+  ASSERT_TRUE(map.build(arena.allocator, 36, kExcluded));
+  ASSERT_TRUE(map.write_protect(arena.allocator, Gpa{0x1235000}));
+  for (const u64 page : {0x1234000, 0x1235000}) {
+    ASSERT_TRUE(map.hide(arena.allocator, Gpa{page}));
+    const HostMap::Lookup hidden = map.lookup(Gpa{page + 8});
+    EXPECT_FALSE(hidden.present);
+    EXPECT_FALSE(hidden.writable);
+    EXPECT_TRUE(hidden.hidden);
+    EXPECT_EQ(hidden.hpa.value(), page + 8);
+    EXPECT_FALSE(map.hide(arena.allocator, Gpa{page}));
+    EXPECT_TRUE(map.show(Gpa{page}));
+    EXPECT_TRUE(map.lookup(Gpa{page}).present);
+    EXPECT_EQ(map.lookup(Gpa{page}).writable, page == 0x1234000);
+    EXPECT_FALSE(map.show(Gpa{page}));
+  }
+  EXPECT_TRUE(map.lookup(Gpa{0x1233fff}).present);
+  EXPECT_TRUE(map.lookup(Gpa{0x1236000}).present);
+  // What was never mapped is neither hidden nor shown.
+  EXPECT_FALSE(map.lookup(Gpa{0xfee00000}).hidden);
+  EXPECT_FALSE(map.hide(arena.allocator, Gpa{0xfee00000}));
+  EXPECT_FALSE(map.show(Gpa{0xfee00000}));
+  EXPECT_FALSE(map.hide(arena.allocator, Gpa{u64{1} << 40}));
+}
+
 TEST(HostMap, FailsCleanlyWithoutMemory) {
   Arena arena{2 * kPageSize};
   HostMap map;
