@@ -108,6 +108,17 @@ struct Machine {
     EXPECT_EQ(try_write(static_cast<u64>(field), value), Outcome::succeeded)
         << std::hex << static_cast<u32>(field);
   }
+  // For tests that do not care whether the field, or a VMCS, is there.
+  u64 read_if(Field field) {
+    v.registers()[cpu::Gpr::rcx] = static_cast<u64>(field);
+    (void)run(register_instruction(Op::vmread, 0, 1));
+    return v.registers()[cpu::Gpr::rax];
+  }
+  void fill_if_current() {
+    if (vmx.current_address() != Gpa{~u64{0}}) {
+      fill_vmcs();
+    }
+  }
   void set_bits(Field field, u64 bits) { write(field, read(field) | bits); }
   void clear_bits(Field field, u64 bits) { write(field, read(field) & ~bits); }
 
