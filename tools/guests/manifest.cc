@@ -104,8 +104,9 @@ absl::StatusOr<std::vector<GuestRun>> parse_manifest(absl::string_view text) {
         run.timeout_seconds = kTimeout;
       }
       if (run.spec.host == Host::aerie) {
-        // What the line gives is for L1; Aerie's block comes on top.
-        run.spec.memory = std::max(base.spec.memory, kSmallestL1Memory) + run.spec.block;
+        // What the line gives is for L1; Aerie's block, which keeps the guest's file, comes on top.
+        run.spec.memory =
+            std::max(base.spec.memory, kSmallestL1Memory) + run.spec.block + 16 * kMiB;
       }
       run.name = absl::StrCat(words[0], " ", words[1], " ", where,
                               options.empty() ? "" : " ", absl::StrJoin(options, " "));

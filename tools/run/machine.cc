@@ -7,6 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "tools/report/text.h"
+#include "vmm/policy/feature.h"
 
 namespace aerie::tools {
 namespace {
@@ -66,6 +68,18 @@ bool AbslParseFlag(absl::string_view text, CpuVendor* vendor, std::string* error
 
 std::string AbslUnparseFlag(CpuVendor vendor) {
   return vendor == CpuVendor::intel ? "intel" : "amd";
+}
+
+bool known_feature(absl::string_view name) {
+  namespace table = vmm::policy::feature_table;
+  const auto named = [name](const vmm::policy::FeatureRow& row) {
+    return absl_view(row.name) == name;
+  };
+  const auto also_named = [name](const table::Alias& alias) {
+    return absl_view(alias.alias) == name;
+  };
+  return std::any_of(std::begin(table::kRows), std::end(table::kRows), named) ||
+         std::any_of(std::begin(table::kAliases), std::end(table::kAliases), also_named);
 }
 
 std::string aerie_command_line(const MachineSpec& spec) {
@@ -187,14 +201,19 @@ absl::StatusOr<PayloadKind> check_machine(const MachineSpec& spec) {
     }
     files += *size;
   }
-  const std::uint64_t reserved = spec.host == Host::aerie ? spec.block : 0;
-  const std::uint64_t low = low_memory_end(spec.memory) - reserved;
-  // Boot loader and payload each want a copy of the files for a while.
-  if (files + 4 * kMiB > low) {
+  // Aerie's block grows by the files, which it keeps until L1 has them, and L1 gets its least.
+  const std::uint64_t low = low_memory_end(spec.memory) -
+                            (spec.host == Host::aerie ? spec.block : 0);
+  const std::uint64_t wanted = files + (spec.host == Host::aerie ? kSmallestL1Memory : 4 * kMiB);
+  if (wanted > low + kMiB) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "payload %s does not fit: it and its modules are %u MiB, memory below 4 GiB is %u MiB "
+        "payload %s does not fit: it and its modules are %u MiB, memory below 4 GiB is %u MiB%s "
         "(see --memory)",
-        spec.payload, files / kMiB, low / kMiB));
+        spec.payload, files / kMiB, low_memory_end(spec.memory) / kMiB,
+        spec.host == Host::aerie
+            ? absl::StrFormat(", of which L1 gets at least %u and Aerie %u",
+                              kSmallestL1Memory / kMiB, spec.block / kMiB)
+            : ""));
   }
   if (payload->kind == PayloadKind::multiboot && payload->extent > low) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -63,6 +63,9 @@ struct Plumbing {
   std::vector<std::string> modules{};
 };
 
+// Whether Aerie knows a feature of that name (vmm/policy/feature.h has them).
+bool known_feature(absl::string_view name);
+
 // Aerie's own command line: space-separated key=value words.
 std::string aerie_command_line(const MachineSpec& spec);
 

@@ -150,6 +150,15 @@ absl::Status finish_machine_options(MachineSpec* spec) {
                         spec->memory >> 20, least >> 20,
                         spec->host == Host::aerie ? " and Aerie's own block" : ""));
   }
+  if (spec->host == Host::aerie) {
+    for (const std::string& feature : spec->hide) {
+      if (!known_feature(feature)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("option --hide: there is no feature \"", feature,
+                         "\"; docs/what_l1_sees.md names them"));
+      }
+    }
+  }
   if (spec->host == Host::bochs) {
     if (spec->icount) {
       return absl::InvalidArgumentError(

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -152,6 +153,17 @@ void judge_end(const MachineSpec& spec, int status, const QmpEvents& qmp,
   result->outcome = qmp.guest_reset() ? Outcome::reset : Outcome::power_off;
 }
 
+// Aerie ended before its telemetry was there: its log's last line says why.
+void judge_early_end(RunResult* result) {
+  if (result->telemetry != nullptr || result->outcome != Outcome::guest_exit) {
+    return;
+  }
+  result->outcome = Outcome::panic;
+  const std::string last = last_lines(result->log_tail, 1);
+  result->detail = last.empty() ? "Aerie ended before it started L1"
+                                : std::string{absl::StripAsciiWhitespace(last)};
+}
+
 RunResult failed(Outcome outcome, const absl::Status& status) {
   RunResult result;
   result.outcome = outcome;
@@ -231,13 +243,16 @@ RunResult run_qemu(const MachineSpec& spec, PayloadKind kind, const RunIo& io) {
   RunResult result;
   if (spec.host == Host::aerie) {
     result.telemetry = read_telemetry(ram->get(), low_memory_end(spec.memory));
-    if (io.log_path.empty()) {
-      result.log_tail = last_lines(whole_file(log->get()), 20);
-    }
+    const absl::StatusOr<std::string> kept =
+        io.log_path.empty() ? whole_file(log->get()) : read_file("log", io.log_path);
+    result.log_tail = last_lines(kept.value_or(""), 20);
   }
   switch (end) {
     case RelayEnd::exited:
       judge_end(spec, process->status(), qmp, messages, whole_file(reset_log->get()), &result);
+      if (spec.host == Host::aerie) {
+        judge_early_end(&result);
+      }
       break;
     case RelayEnd::timeout:
       result.outcome = Outcome::timeout;

@@ -4,12 +4,6 @@
 aerie=build/release/tools/aerie
 jobs=$(nproc)
 
-sources() { find base cpu mmu nested vmm tools tests -name '*.cc' -o -name '*.h'; }
-
-check_format() {
-  sources | xargs clang-format --dry-run -Werror
-}
-
 # GoogleTest's own counts, out of CTest's log; a test program that died has none and counts as one.
 unit_tests() {
   local log=build/hosted/Testing/Temporary/LastTest.log status=0
@@ -29,11 +23,6 @@ guests() {
   $aerie guests --jobs "$jobs"
 }
 
-# The runner for upstream's suite, on a small folder of our own guests in that form.
-kut_selftest() {
-  tests/kvm-unit-tests/selftest
-}
-
 bench() {
   $aerie bench --gate
 }
@@ -46,9 +35,4 @@ upstream_kut() {
     return 0
   fi
   $aerie kut "$AERIE_KUT" --jobs "$jobs"
-}
-
-# clang-tidy over the core; slow, so each file is checked again only when something it is made of changed.
-lint() {
-  tools/test/lint
 }
