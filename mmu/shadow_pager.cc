@@ -136,7 +136,10 @@ Root* ShadowPager::find_root(unsigned cpu, Eptp eptp, u32& kick) {
     root->key.store(key, std::memory_order_seq_cst);
     ++stats_.roots_made;
     note_changes();
+  } else if ((c.pending & bit(root->index)) != 0) {
+    invalidate(cpu, bit(root->index));
   }
+  c.pending &= ~bit(root->index);
   root->used = ++clock_;
   c.active.store(root, std::memory_order_seq_cst);
   c.previous.insert(key, root);
@@ -575,6 +578,13 @@ void ShadowPager::invalidate(unsigned cpu, u64 roots) {
   note_changes();
 }
 
+// The first entry on a root after an INVEPT.
+void ShadowPager::catch_up(unsigned cpu, const Root& root) {
+  const SpinLock::Guard guard{lock_};
+  cpus_[cpu].pending &= ~bit(root.index);
+  invalidate(cpu, bit(root.index));
+}
+
 // An INVEPT with too much to look at: nothing is compared now, but everything must be before it is
 // used. The roots let go of what they lead to; admit() does the rest.
 void ShadowPager::put_off(u64 roots) {
@@ -604,7 +614,7 @@ GuestFlush ShadowPager::invept_single(unsigned cpu, Eptp eptp) {
   if (roots == 0) {
     return GuestFlush::none;
   }
-  invalidate(cpu, roots);
+  cpus_[cpu].pending |= roots;
   return GuestFlush::root;
 }
 
@@ -617,7 +627,7 @@ GuestFlush ShadowPager::invept_all(unsigned cpu) {
       roots |= bit(root.index);
     }
   }
-  invalidate(cpu, roots);
+  cpus_[cpu].pending |= roots;
   return GuestFlush::all;
 }
 

@@ -1,6 +1,6 @@
 // The shadow pager: what L2 runs on. L1's EPT composed with L0's map of L1 (mmu/host_map.h) into
 // tables the processor walks, filled at faults, kept across L1's root switches, brought up to date
-// at its INVEPTs (mmu/unsync.h).
+// at the first entry after an INVEPT of L1's (mmu/unsync.h).
 //
 // All of it is under one lock but the root switch that hits. Nothing allocates after init(): pages
 // and nodes are set aside there, taken back from what was used longest ago when they run out, and
@@ -72,7 +72,7 @@ class ShadowPager {
   struct Options {
     u32 pages = 4096;          // shadow pages: 4 KiB each, and a half more for records
     bool track_writes = true;  // close quiet tables by write protection in the host map
-    // How many entries one INVEPT compares at once; beyond that the rest is put off to the faults
+    // How many entries are compared at once for an INVEPT; beyond that the rest is put off to the faults
     // that need it. At 45 instructions an entry: 1.5 million.
     u32 eager_entries = 32768;
     // Called (under the pager's lock) whenever enter_guest() has become due on every processor, for
@@ -87,7 +87,7 @@ class ShadowPager {
     u64 prefetched;
     u64 zaps;             // entries removed
     u64 invepts, visits;  // and pages compared
-    u64 put_off;          // INVEPTs that left most of it to later faults
+    u64 put_off;          // times that most of it was left to later faults
     u64 write_faults;     // of L1 (or L2) on closed tables
     u64 reclaimed;        // pages taken back
     u64 roots_made, roots_evicted, root_misses;
@@ -102,7 +102,8 @@ class ShadowPager {
     return init(allocator, memory, host, context, Options{});
   }
 
-  // The root for an EPTP, which is now the one `cpu` runs on. One of the last kPrevRoots: no lock,
+  // The root for an EPTP, which is now the one `cpu` runs on, and what this processor's INVEPTs asked
+  // for is done: to be called before every entry by L1. One of the last kPrevRoots: no lock,
   // no allocation. nullptr where the shadow's format cannot hold it (5 levels) or, with `kick` set,
   // where no page can be had before those processors have left their guests.
   Root* switch_root(unsigned cpu, Eptp eptp, u32& kick) {
@@ -112,6 +113,9 @@ class ShadowPager {
     if (root != nullptr) [[likely]] {
       c.active.store(root, std::memory_order_seq_cst);
       if (root->key.load(std::memory_order_seq_cst) == key) [[likely]] {
+        if ((c.pending & bit(root->index)) != 0) [[unlikely]] {
+          catch_up(cpu, *root);
+        }
         return root;
       }
       c.previous.drop_front();
@@ -123,6 +127,9 @@ class ShadowPager {
   FaultResult handle_fault(unsigned cpu, const Root& root, Ngpa ngpa, u64 error);
 
   // INVEPT by L1. SDM vol. 3, 29.4.3.1: single-context goes by bits 51:12 of the EPTP.
+  // Only notes what this processor must not use any more. L1 may go on editing until it enters: the
+  // processor can have cached nothing since, so the tables count as they are at the entry. Another
+  // processor's next entry on the root is not concerned: it may use what is old until its own INVEPT.
   GuestFlush invept_single(unsigned cpu, Eptp eptp);
   GuestFlush invept_all(unsigned cpu);
 
@@ -159,6 +166,7 @@ class ShadowPager {
   struct alignas(64) CpuState {
     PrevRoots<kPrevRoots> previous;
     std::atomic<Root*> active{nullptr};
+    u64 pending = 0;  // roots, by index, that it must bring up to date before it enters them; its own
   };
   struct Link {
     u64 frame;
@@ -173,6 +181,7 @@ class ShadowPager {
                        kMaxParents = 64;
 
   [[gnu::cold, gnu::noinline]] Root* find_root(unsigned cpu, Eptp eptp, u32& kick);
+  [[gnu::cold, gnu::noinline]] void catch_up(unsigned cpu, const Root& root);
   Root* free_root(unsigned cpu);
   void evict(Root& root);
   bool is_active(const Root& root) const;

@@ -68,6 +68,15 @@ struct ShadowPagerTest : ::testing::Test {
     check();
     return f;
   }
+  // L1's INVEPT on processor 0, and its entry.
+  void invept(Eptp e) {
+    EXPECT_EQ(pager->invept_single(0, e), GuestFlush::root);
+    use(e);
+  }
+  void invept_all(Eptp e) {
+    EXPECT_EQ(pager->invept_all(0), GuestFlush::all);
+    use(e);
+  }
   // As a processor does: walk the shadow, fault until it holds.
   FaultResult access(const Root& r, u64 ngpa, u64 error, unsigned cpu = 0) {
     FaultResult f;
@@ -122,11 +131,11 @@ TEST_F(ShadowPagerTest, ASplitLargePageThatL1MovesIsLetGo) {
   EXPECT_EQ(access(r, kGiB + 5 * kMiB, kWrite).gpa.value(), 3 * kGiB + 5 * kMiB);
   EXPECT_EQ(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).level, 2);
   arena.word(pdpt, 1) = 0 | 0xb7;  // also split in the host map
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_FALSE(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).present);
   EXPECT_EQ(access(r, kGiB + 5 * kMiB, kWrite).gpa.value(), 5 * kMiB);
   arena.word(pdpt, 1) = 0 | 0xb5;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_TRUE(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).present);
   EXPECT_FALSE(pager->lookup(r, Ngpa{kGiB + 5 * kMiB}).write);
 }
@@ -177,7 +186,7 @@ TEST_F(ShadowPagerTest, WithFlagsAPageIsWritableOnceItIsDirty) {
   EXPECT_EQ(arena.word(pt, 3) & 0x300, 0x300u);
   // L1 clears both; after its INVEPT the next access sets them again.
   arena.word(pt, 3) &= ~u64{0x300};
-  pager->invept_single(0, eptp(0, true));
+  invept(eptp(0, true));
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x3000}).present);
   access(r, 0x3000, kRead);
   EXPECT_EQ(arena.word(pt, 3) & 0x300, 0x100u);
@@ -220,7 +229,7 @@ TEST_F(ShadowPagerTest, NarrowingHoldsAfterInvept) {
   arena.word(pt, 2) &= ~u64{2};
   arena.word(pt, 3) = 5 * kMiB | 0x37;
   arena.word(pd, 1) &= ~u64{4};
-  pager->invept_single(0, eptp());
+  invept(eptp());
   check();
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x2000}).write);
@@ -237,7 +246,7 @@ TEST_F(ShadowPagerTest, AnUpperEntrysRightsComeAndGoWithoutItsTable) {
   Root& r = use(eptp());
   access(r, 0x1000, kWrite);
   arena.word(pdpt, 0) = pd | 5;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   const u64 zaps = pager->stats().zaps;
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).write);
   EXPECT_TRUE(pager->lookup(r, Ngpa{0x1000}).present);
@@ -266,14 +275,14 @@ TEST_F(ShadowPagerTest, AReplacedTableIsUnlinkedAndALargePageTakesItsPlace) {
   Root& r = use(eptp());
   access(r, 0x1000, kWrite);
   arena.word(pd, 0) = 12 * kMiB | 0xb7;
-  pager->invept_all(0);
+  invept_all(eptp());
   check();
   EXPECT_EQ(access(r, 0x1000, kWrite).gpa.value(), 12 * kMiB + 0x1000);
   EXPECT_EQ(pager->lookup(r, Ngpa{0x1000}).level, 2);
   // And back: the page is found again, and what L1 did to the table meanwhile is seen.
   arena.word(pt, 1) = 6 * kMiB | 0x37;
   arena.word(pd, 0) = pt | 7;
-  pager->invept_all(0);
+  invept_all(eptp());
   const u32 pages = pager->pages_in_use();
   EXPECT_EQ(access(r, 0x1000, kWrite).gpa.value(), 6 * kMiB);
   EXPECT_EQ(pager->pages_in_use(), pages);
@@ -295,7 +304,7 @@ TEST_F(ShadowPagerTest, AnInveptWithTooMuchToLookAtIsPutOff) {
   }
   arena.word(pt, 1) = 0;
   arena.word(pt2, 1) = 0xa037;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   check();
   EXPECT_EQ(pager->stats().put_off, 1u);
   EXPECT_FALSE(pager->lookup(a, Ngpa{0x9000}).present);
@@ -315,7 +324,9 @@ TEST_F(ShadowPagerTest, TablesOutsideL1sMemoryAreNeverClosed) {
     use(Eptp{(4 * kGiB + i * kGiB) | 0x1e});
   }
   for (int i = 0; i < 5; ++i) {
-    pager->invept_all(0);
+    for (u64 j = 0; j < 8; ++j) {
+      invept_all(Eptp{(4 * kGiB + j * kGiB) | 0x1e});
+    }
   }
   EXPECT_EQ(host.table_pages(), tables);
   EXPECT_EQ(pager->protected_pages(), 0u);
@@ -331,12 +342,12 @@ TEST_F(ShadowPagerTest, TwoEptpsInTurn) {
   access(b, 0x1000, kWrite, 0);
   // While B runs, A's tables change; A was last used on another processor.
   arena.word(pt, 1) = 0;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_FALSE(pager->lookup(a, Ngpa{0x1000}).present);
   // A's INVEPT, with A's own table changed, leaves B what is B's.
   access(b, 0x2000, kWrite);
   arena.word(pml4, 0) = 0;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   check();
   EXPECT_FALSE(pager->lookup(a, Ngpa{0x2000}).present);
   EXPECT_TRUE(pager->lookup(b, Ngpa{0x2000}).present);
@@ -362,7 +373,7 @@ TEST_F(ShadowPagerTest, QuietTablesAreClosedAndOpenedByAWrite) {
   access(r, 0x1000, kWrite);
   EXPECT_EQ(pager->unsync_pages(), 4u);
   for (int i = 0; i < 4; ++i) {
-    pager->invept_single(0, eptp());
+    invept(eptp());
     check();
     pager->enter_guest(0);
   }
@@ -371,7 +382,7 @@ TEST_F(ShadowPagerTest, QuietTablesAreClosedAndOpenedByAWrite) {
   EXPECT_FALSE(host.lookup(Gpa{pt}).writable);
   EXPECT_TRUE(host.lookup(Gpa{pt + kPageSize}).writable);
   const u64 visits = pager->stats().visits;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_EQ(pager->stats().visits, visits);
   // L1 writes: one fault, then its next INVEPT sees the change.
   EXPECT_TRUE(pager->l1_write_fault(Gpa{pt + 8}));
@@ -379,7 +390,7 @@ TEST_F(ShadowPagerTest, QuietTablesAreClosedAndOpenedByAWrite) {
   EXPECT_TRUE(host.lookup(Gpa{pt}).writable);
   EXPECT_EQ(pager->unsync_pages(), 1u);
   arena.word(pt, 1) = 0;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
   EXPECT_EQ(pager->stats().visits, visits + 1);
   // A fault of L1's that is none of ours.
@@ -391,13 +402,13 @@ TEST_F(ShadowPagerTest, AStoreOfL0sOpensATableToo) {
   Root& r = use(eptp());
   access(r, 0x1000, kWrite);
   for (int i = 0; i < 4; ++i) {
-    pager->invept_single(0, eptp());
+    invept(eptp());
   }
   ASSERT_EQ(pager->unsync_pages(), 0u);
   const u64 zero[2] = {0, 0};
   EXPECT_TRUE(arena.memory.write(Gpa{pt}, zero, sizeof(zero)));
   EXPECT_EQ(pager->unsync_pages(), 1u);
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
 }
 
@@ -408,17 +419,17 @@ TEST_F(ShadowPagerTest, ATableIsNotSyncedBeforeEveryProcessorHasFlushed) {
   Root& r = use(eptp());
   access(r, 0x1000, kWrite);
   for (int i = 0; i < 6; ++i) {
-    pager->invept_single(0, eptp());
+    invept(eptp());
     pager->enter_guest(0);
   }
   // Processor 1 may still write through its TLB.
   EXPECT_EQ(pager->unsync_pages(), 4u);
   arena.word(pt, 1) = 0;
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
   EXPECT_TRUE(pager->enter_guest(1));
   EXPECT_FALSE(pager->enter_guest(1));
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_EQ(pager->unsync_pages(), 0u);
 }
 
@@ -428,7 +439,7 @@ TEST_F(ShadowPagerTest, ATableThatAnL2CanWriteIsNotClosed) {
   Root& r = use(eptp());
   access(r, 0x7000, kWrite);
   for (int i = 0; i < 8; ++i) {
-    pager->invept_all(0);
+    invept_all(eptp());
   }
   check();
   EXPECT_EQ(pager->unsync_pages(), 1u);
@@ -481,8 +492,66 @@ TEST_F(ShadowPagerTest, RootsOfOneAddressAreInvalidatedTogether) {
   access(b, 0x1000, kWrite);
   arena.word(pt, 1) = 0;
   pager->invept_single(0, eptp());
+  use(eptp());
   EXPECT_FALSE(pager->lookup(a, Ngpa{0x1000}).present);
+  use(eptp(0, true));
   EXPECT_FALSE(pager->lookup(b, Ngpa{0x1000}).present);
+}
+
+TEST_F(ShadowPagerTest, EditsBetweenInveptAndEntryAreSeen) {
+  map();
+  Root& r = use(eptp());
+  for (const bool all : {false, true}) {
+    access(r, 0x1000, kWrite);
+    access(r, 0x2000, kWrite);
+    if (all) {
+      pager->invept_all(0);
+    } else {
+      pager->invept_single(0, eptp());
+    }
+    arena.word(pt, 1) = 0;
+    arena.word(pt, 2) = 5 * kMiB | 0x35;
+    use(eptp());
+    EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
+    EXPECT_FALSE(pager->lookup(r, Ngpa{0x2000}).write);
+    EXPECT_EQ(access(r, 0x1000, kRead).kind, Kind::violation);
+    EXPECT_EQ(access(r, 0x2000, kRead).gpa.value(), 5 * kMiB);
+    map();
+    // Once is enough: the next entry looks at nothing.
+    const u64 visits = pager->stats().visits;
+    use(eptp());
+    EXPECT_EQ(pager->stats().visits, visits);
+  }
+}
+
+TEST_F(ShadowPagerTest, AProcessorsInveptIsDoneAtItsOwnEntry) {
+  map();
+  Root& r = use(eptp(), 0);
+  use(eptp(), 1);
+  access(r, 0x1000, kWrite);
+  pager->invept_single(0, eptp());
+  pager->invept_single(1, eptp());
+  use(eptp(), 1);
+  // Processor 1 has entered since, processor 0 has not: what L1 edits now, 0 must see.
+  access(r, 0x1000, kWrite, 1);
+  arena.word(pt, 1) = 0;
+  use(eptp(), 1);
+  EXPECT_TRUE(pager->lookup(r, Ngpa{0x1000}).present);  // 1 may go on using it
+  use(eptp(), 0);
+  EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
+}
+
+TEST_F(ShadowPagerTest, AnInveptWaitsForARootThatIsEnteredLater) {
+  map();
+  Root& r = use(eptp());
+  access(r, 0x1000, kWrite);
+  pager->invept_all(0);
+  for (unsigned i = 0; i < ShadowPager::kPrevRoots; ++i) {  // pushes it out of the last few
+    use(eptp(arena.page()));
+  }
+  arena.word(pt, 1) = 0;
+  EXPECT_EQ(&use(eptp()), &r);
+  EXPECT_FALSE(pager->lookup(r, Ngpa{0x1000}).present);
 }
 
 TEST_F(ShadowPagerTest, MoreRootsThanThereAreEvictsTheOldest) {
@@ -567,10 +636,10 @@ TEST_F(ShadowPagerTest, WhoAsksIsToldOfEpochs) {
   map();
   pager->enter_guest(0);
   access(use(eptp()), 0x1000, kWrite);
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_EQ(told, 0);
   EXPECT_FALSE(pager->enter_guest(0));
-  pager->invept_single(0, eptp());  // closes all four tables
+  invept(eptp());  // closes all four tables
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(pager->enter_guest(0));
   pager->trim(0, 1);
@@ -597,7 +666,7 @@ TEST_F(ShadowPagerTest, TheGenerationChangesWhenSomethingLeaves) {
   const u64 g0 = r.generation;
   access(r, 0x1000, kWrite);
   EXPECT_EQ(r.generation, g0);
-  pager->invept_single(0, eptp());
+  invept(eptp());
   EXPECT_NE(r.generation, g0);
   EXPECT_NE(use(eptp(0, true)).generation, r.generation);
 }
