@@ -1,6 +1,9 @@
 // The parts of VmxContext off the hot path.
 #include "vmm/vmx_cpu.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/panic.h"
 #include "cpu/emulate/simple_mmio.h"
 #include "vmm/device_map.h"
@@ -225,6 +228,111 @@ mmu::Root* VmxContext::find_root(u64 eptp) {
   before_reentry();
 }
 
+// Whether L2's access to `linear` comes upon the second-dimension fault at `ngpa`; `bits`: mmu::access.
+// `entry`: where not an entry of EPT12 but this host refused it, the L2 page-table entry's own address.
+bool VmxContext::faults_at(u64 linear, u32 bits, Ngpa ngpa, bool page_walk, std::optional<Gpa> entry) {
+  auto& b = v_.block_l2();
+  const mmu::GuestPaging paging = mmu::GuestPaging::make(
+      b.cr0(), b.cr3(), b.cr4(), b.efer(),
+      {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
+  constexpr mmu::WalkOptions kLook{.set_accessed_dirty = false};
+  const mmu::GuestWalk walk = mmu::walk_guest(
+      machine.l1_memory, paging,
+      mmu::EptDimension{machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept, kLook}, linear, bits, kLook);
+  if (walk.status == mmu::GuestWalk::Status::nested_fault) {
+    return walk.nested.page_walk == page_walk && walk.nested.address.frame() == ngpa.frame() &&
+           (walk.nested.address.value() & kPageMask & ~u64{7}) <= ngpa.offset();
+  }
+  if (entry.has_value()) {
+    for (unsigned n = 0; n < walk.path.depth; ++n) {
+      if (align_down(walk.path.step[n].at.value(), 8) == align_down(entry->value(), 8)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The linear address of L2 whose translation ended in the violation at `ngpa`. SVM does not say it: it is
+// looked for among the instruction's own addresses, and each is walked to see that it leads there. Nothing
+// where none does: an event's delivery, a descriptor, an operand of an instruction not known by name.
+std::optional<u64> VmxContext::violating_linear_address(const cpu::Exit& exit, std::optional<Gpa> entry) {
+  const Ngpa ngpa{exit.info2};
+  const bool page_walk = (exit.error_code & cpu::tdp_fault::page_walk) != 0;
+  const bool fetch = !page_walk && (exit.error_code & cpu::pfec::fetch) != 0;
+  const bool write = !page_walk && (exit.error_code & cpu::pfec::write) != 0;
+  auto& b = v_.block_l2();
+  if (b.interrupted_event().valid) {
+    return std::nullopt;  // the access was the delivery's
+  }
+  b.store_syscall_state();  // FS and GS
+  const cpu::AddressingMode mode = nested::vmx::addressing_mode(b, (b.cr4() & cpu::cr4::la57) != 0);
+  const bool wide = mode.code == cpu::CodeMode::bits64;
+  u32 who = mmu::access::read;
+  if (b.cpl() == 3) {
+    who |= mmu::access::user;
+  } else if ((b.rflags() & cpu::rflags::ac) != 0) {
+    who |= mmu::access::smap_exempt;
+  }
+  // The first byte that lies on the page in question; an operand may go over to the next page.
+  const auto from = [&](u64 linear, u32 bits, unsigned size) -> std::optional<u64> {
+    for (const u64 at : {linear, align_down(linear + size - 1, kPageSize)}) {
+      const u64 candidate = at < linear ? linear : wide ? at : static_cast<u32>(at);
+      if (faults_at(candidate, bits, ngpa, page_walk, entry)) {
+        return page_walk ? candidate : (candidate & ~kPageMask) | ngpa.offset();
+      }
+    }
+    return std::nullopt;
+  };
+  if (fetch || page_walk) {
+    const u64 linear = wide ? b.rip() : static_cast<u32>(b.segment(SegmentRegister::cs).base + b.rip());
+    const auto found = from(linear, (who & mmu::access::user) | mmu::access::fetch, 15);
+    if (found.has_value() || fetch) {
+      return found;
+    }
+  }
+  const cpu::Instruction* i = decode_l2_slowly({b.cr0(), b.cr4(), b.efer(), true}, root_generation_);
+  if (i == nullptr) {
+    return std::nullopt;
+  }
+  const auto& r = v_.registers();
+  const unsigned size = std::max<unsigned>(i->operand_size, 1);
+  const u32 bits = who | (write ? mmu::access::write : 0);
+  const auto through = [&](SegmentRegister name, u64 offset) -> std::optional<u64> {
+    const cpu::LinearAddress at = cpu::linearize(mode, name, b.segment(name), offset, size,
+                                                 write ? cpu::MemoryAccess::write : cpu::MemoryAccess::read);
+    return at.fault.valid ? std::nullopt : from(at.value, bits, size);
+  };
+  const u64 mask = ~u64{0} >> (64 - 8 * i->address_size);
+  const bool source = i->op == cpu::Op::movs || i->op == cpu::Op::lods || i->op == cpu::Op::outs;
+  const bool destination = i->op == cpu::Op::movs || i->op == cpu::Op::stos || i->op == cpu::Op::ins;
+  if (source || destination) {
+    std::optional<u64> found;
+    if (source && !write) {
+      found = through(i->segment, r[cpu::Gpr::rsi] & mask);
+    }
+    if (!found.has_value() && destination && (write || page_walk)) {
+      found = through(SegmentRegister::es, r[cpu::Gpr::rdi] & mask);
+    }
+    return found;
+  }
+  if (!i->has_memory()) {
+    return std::nullopt;
+  }
+  return through(i->segment, cpu::effective_offset(*i, r, cpu::next_rip(*i, b.rip(), mode.code)));
+}
+
+// A violation for L1, with its linear address if that is to be had. Without, bits 7 and 8 are clear.
+TdpOutcome VmxContext::violation_for_l1(const cpu::Exit& exit, u64 qualification, std::optional<Gpa> entry) {
+  std::optional<u64> linear;
+  if ((qualification & bit(7)) != 0) {
+    linear = violating_linear_address(exit, entry);
+  }
+  return {.kind = TdpOutcome::Kind::violation,
+          .qualification = linear.has_value() ? qualification : qualification & ~(bit(7) | bit(8)),
+          .linear_address = linear.value_or(0)};
+}
+
 TdpOutcome VmxContext::handle_l2_tdp_fault(const cpu::Exit& exit) {
   const Ngpa ngpa{exit.info2};
   if (root_ == nullptr) {
@@ -239,7 +347,7 @@ TdpOutcome VmxContext::handle_l2_tdp_fault(const cpu::Exit& exit) {
     case Kind::mapped:
       return {};
     case Kind::violation:
-      return {.kind = TdpOutcome::Kind::violation, .qualification = r.qualification};
+      return violation_for_l1(exit, r.qualification, std::nullopt);
     case Kind::misconfiguration:
       return {.kind = TdpOutcome::Kind::misconfiguration};
     case Kind::l0_owned:
@@ -247,7 +355,7 @@ TdpOutcome VmxContext::handle_l2_tdp_fault(const cpu::Exit& exit) {
       return {.kind = TdpOutcome::Kind::emulate};
     case Kind::walk_needs_write:
       // This host's walk counts as a write (FACTS); until mode (f) exists L1 hears of a write.
-      return {.kind = TdpOutcome::Kind::violation, .qualification = r.qualification | bit(1)};
+      return violation_for_l1(exit, r.qualification | bit(1), r.gpa);
     case Kind::busy:
       for (unsigned i = 0; i < kMaxCpus; ++i) {
         if ((r.kick & (1u << i)) != 0) {

@@ -2,6 +2,8 @@
 // vCPU, its APIC and the shadow pager.
 #pragma once
 
+#include <optional>
+
 #include "cpu/arch/instructions.h"
 #include "mmu/shadow_pager.h"
 #include "nested/vmx/engine.h"
@@ -119,6 +121,9 @@ class VmxContext {
   void change_translation(const nested::vmx::L2Translation& t);
   const cpu::Instruction* decode_l2_slowly(mmu::ModeBits bits, u64 generation);
   const cpu::Instruction* refetch();
+  nested::vmx::TdpOutcome violation_for_l1(const cpu::Exit& exit, u64 qualification, std::optional<Gpa> entry);
+  std::optional<u64> violating_linear_address(const cpu::Exit& exit, std::optional<Gpa> entry);
+  bool faults_at(u64 linear, u32 bits, Ngpa ngpa, bool page_walk, std::optional<Gpa> entry);
   // Copies by L2's linear address; page faults and violations go where they belong.
   bool access_l2_linear(u64 linear, void* data, u64 size, bool write);
 
