@@ -148,8 +148,8 @@ bool L1Access::read_bytes(u64 linear, void* to, usize size) {
 bool L1Access::write_bytes(u64 linear, const void* from, usize size) {
   const auto* in = static_cast<const u8*>(from);
   Gpa gpa;
-  if (!translate(linear + size - 1, mmu::access::write, gpa) ||
-      !translate(linear, mmu::access::write, gpa)) {
+  if (!translate(linear, mmu::access::write, gpa) ||
+      !translate(linear + size - 1, mmu::access::write, gpa)) {
     return false;
   }
   while (size > 0) {

@@ -13,7 +13,7 @@
 //   10  the instruction at RIP (or HLT, shutdown: wait)
 //
 // MOV-SS blocking holds back 5 to 9, STI blocking 8 and 9 (and here 6 and 7, as 25.4.2's table allows); the
-// exits of 7 and 9 do not care. Where something waits for the end of such blocking L0 runs one instruction
+// exits of 7 do not care. Where something waits for the end of such blocking L0 runs one instruction
 // with TF set.
 #pragma once
 
@@ -229,19 +229,21 @@ template <L1Context C>
   }
   // 9
   if ((waiting & pending::interrupt) != 0 && activity_ != Activity::shutdown) {
-    if (has(pin(), cpu::vmx::pin::external_interrupt)) {
+    if (has(pin(), cpu::vmx::pin::external_interrupt) && shadow && activity_ == Activity::active) {
+      step = true;  // the shadow blocks maskable interrupts, exits or not (table 25-3)
+    } else if (has(pin(), cpu::vmx::pin::external_interrupt)) {
       u32 word = 0;
       if (has(c_.exit_controls, cpu::vmx::exit::acknowledge_interrupt)) {
         word = info::encode(cpu::Event::interrupt(v_.acknowledge_interrupt()));
       }
       exit_to_l1(BasicExit::external_interrupt, 0, word);
       return Next::run_l1;
-    }
-    if (enabled && !shadow) {
+    } else if (enabled && !shadow) {
       return inject(cpu::Event::interrupt(v_.acknowledge_interrupt()), waiting & ~pending::interrupt);
+    } else {
+      step = step || enabled;
+      window = true;
     }
-    step = step || enabled;
-    window = true;
   }
   // 10
   if (activity_ != Activity::active) {

@@ -39,6 +39,9 @@ void Vmx<C>::exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification, u32 inter
   c_.guest_pending_debug = pending_debug_;
   // 28.3.4. The host does not say which of STI and MOV SS made the shadow; with IF clear STI cannot have.
   u32 blocking = c_.guest_interruptibility & cpu::vmx::interruptibility::nmi;
+  if (!has(c_.pin_controls, cpu::vmx::pin::virtual_nmis)) [[unlikely]] {
+    blocking = v_.nmi_blocked() ? cpu::vmx::interruptibility::nmi : 0;
+  }
   if (b.interrupt_shadow()) [[unlikely]] {
     blocking |= (c_.guest_rflags & cpu::rflags::interrupt) != 0 ? cpu::vmx::interruptibility::sti
                                                                 : cpu::vmx::interruptibility::mov_ss;

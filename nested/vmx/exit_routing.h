@@ -75,7 +75,9 @@ template <L1Context C>
     case interrupt_window:
       v_.block_l2().request_interrupt_window(false);
       window_requested_ = false;
-      return recompute_attention();
+      recompute_attention();
+      attention_ |= 1;  // what waited for the window is to be looked at
+      return;
     case external_interrupt: case nmi: case init: case smi:
       return;  // vmm took it; before_run() sees what it means for L2
     case task_switch: {
@@ -279,6 +281,16 @@ template <L1Context C>
     case cpu::Op::invd:
       if (b.cpl() != 0) break;
       return exit_on_instruction(BasicExit::invd, *i);
+    case cpu::Op::xgetbv:
+      if (v_.intercepts_xsetbv() || osxsave_live_ || (c_.guest_cr4 & cpu::cr4::osxsave) == 0) break;
+      if (static_cast<u32>(v_.registers()[cpu::Gpr::rcx]) == 0) {
+        // Performed here, so that the XSETBV which may follow is still seen.
+        const u64 xcr0 = v_.xcr0();
+        v_.registers()[cpu::Gpr::rax] = static_cast<u32>(xcr0);
+        v_.registers()[cpu::Gpr::rdx] = xcr0 >> 32;
+        return advance_l2(i->length);
+      }
+      break;
     case cpu::Op::xsetbv:
       if (v_.intercepts_xsetbv() || (c_.guest_cr4 & cpu::cr4::osxsave) == 0) break;
       if (b.cpl() != 0) return general_protection();
