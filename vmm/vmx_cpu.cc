@@ -204,9 +204,6 @@ mmu::Root* VmxContext::find_root(u64 eptp) {
 }
 
 [[gnu::noinline]] void VmxContext::change_translation(const nested::vmx::L2Translation& t) {
-  if (invept_ != PendingInvept::none) {
-    perform_invept();
-  }
   auto& b = v_.block_l2();
   mmu::Root* root = nullptr;
   u64 generation = 0;
@@ -370,20 +367,12 @@ TdpOutcome VmxContext::handle_l2_tdp_fault(const cpu::Exit& exit) {
   return {};
 }
 
+// The pager compares the tables at the next entry: what L1 edits before that counts as well (SDM vol. 3,
+// 29.4.2).
 void VmxContext::invept(nested::vmx::InveptType type, u64 eptp) {
-  const bool single = type == nested::vmx::InveptType::single_context &&
-                      (invept_ == PendingInvept::none ||
-                       (invept_ == PendingInvept::single && invept_eptp_ == eptp));
-  invept_ = single ? PendingInvept::single : PendingInvept::all;
-  invept_eptp_ = eptp;
-}
-
-void VmxContext::perform_invept() {
-  const mmu::GuestFlush flush =
-      invept_ == PendingInvept::single
-          ? vmx_machine.pager.invept_single(v_.index(), mmu::Eptp{invept_eptp_})
-          : vmx_machine.pager.invept_all(v_.index());
-  invept_ = PendingInvept::none;
+  const mmu::GuestFlush flush = type == nested::vmx::InveptType::single_context
+                                    ? vmx_machine.pager.invept_single(v_.index(), mmu::Eptp{eptp})
+                                    : vmx_machine.pager.invept_all(v_.index());
   if (flush != mmu::GuestFlush::none) {
     v_.block_l2().flush(cpu::TlbFlush::tag);
   }

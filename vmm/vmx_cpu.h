@@ -118,7 +118,6 @@ class VmxContext {
  private:
   const mmu::Root* root() const { return root_; }
   mmu::Root* find_root(u64 eptp);
-  void perform_invept();
   void change_translation(const nested::vmx::L2Translation& t);
   const cpu::Instruction* decode_l2_slowly(mmu::ModeBits bits, u64 generation);
   const cpu::Instruction* refetch();
@@ -130,11 +129,6 @@ class VmxContext {
 
   Vcpu& v_;
   VmxCpu& cpu_;
-  // INVEPTs of L1 since L2 ran last. They are done at the next entry: what L1 edits between the two counts
-  // as well, since nothing of EPT is cached while L2 does not run (SDM vol. 3, 29.4.2).
-  enum class PendingInvept : u8 { none, single, all };
-  PendingInvept invept_ = PendingInvept::none;
-  u64 invept_eptp_ = 0;
   mmu::Root* root_ = nullptr;  // L2's; null: L0's map
   u64 eptp_ = 0;
   u64 root_generation_ = 0;
@@ -146,8 +140,7 @@ static_assert(nested::vmx::L1Context<VmxContext>);
 
 // The entry that changes nothing: the root is still the one L2 ran on last.
 inline void VmxContext::switch_l2_translation(const nested::vmx::L2Translation& t) {
-  if (t.ept && root_ != nullptr && t.eptp == eptp_ && t.vpid == vpid_ && invept_ == PendingInvept::none)
-      [[likely]] {
+  if (t.ept && root_ != nullptr && t.eptp == eptp_ && t.vpid == vpid_) [[likely]] {
     u32 kick = 0;
     const mmu::Root* root = vmx_machine.pager.switch_root(v_.index(), mmu::Eptp{t.eptp}, kick);
     if (root == root_) [[likely]] {
