@@ -21,6 +21,20 @@ namespace aerie::nested::vmx {
 inline constexpr u32 kRevisionId = 0x4145'5201;
 static_assert((kRevisionId >> 31) == 0);
 
+// Attributes as a processor has them after loading a segment register: code and data segments
+// accessed, a TSS busy; VM entry insists on both (SDM vol. 3, 27.3.1.2). TCG's far transfers and
+// LTR set the bits in the descriptor alone, so that an L2 that has executed them could not be
+// entered again.
+constexpr u16 as_loaded(u16 attributes) {
+  constexpr u16 present = 0x80, code_or_data = 0x10, accessed = 0x1, busy = 0x2;
+  if ((attributes & present) == 0) {
+    return attributes;
+  }
+  const bool available_tss = (attributes & 0x17) == 0x1;  // 16-bit; or 32- or 64-bit, with bit 3
+  const u16 bits = (attributes & code_or_data) != 0 ? accessed : available_tss ? busy : u16{0};
+  return static_cast<u16>(attributes | bits);
+}
+
 // A guest segment register; GDTR and IDTR have a limit and a base only.
 struct VmcsSegment {
   u16 selector;
@@ -45,7 +59,7 @@ struct VmcsSegment {
   }
   constexpr void set(const cpu::Segment& s) {
     selector = s.selector;
-    access_rights = cpu::vmx_access_rights(s.attributes);
+    access_rights = cpu::vmx_access_rights(as_loaded(s.attributes));
     limit = s.limit;
     base = s.base;
   }

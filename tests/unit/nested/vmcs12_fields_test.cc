@@ -275,5 +275,19 @@ TEST(VmcsSegment, UnusableKeepsTheDpl) {
   EXPECT_EQ(s.neutral().attributes, 0xf13u);
 }
 
+TEST(VmcsSegment, ALoadedSegmentIsAccessedAndALoadedTssBusy) {
+  VmcsSegment s{};
+  s.set({.selector = 0x10, .attributes = 0xa9a, .limit = ~u32{0}, .base = 0});  // 64-bit code, A clear
+  EXPECT_EQ(s.access_rights, 0xa09bu);
+  s.set({.selector = 0x18, .attributes = 0xc92, .limit = ~u32{0}, .base = 0});
+  EXPECT_EQ(s.access_rights, 0xc093u);
+  s.set({.selector = 0x40, .attributes = 0x89, .limit = 0xfff, .base = 0});
+  EXPECT_EQ(s.access_rights, 0x8bu);
+  s.set({.selector = 0x40, .attributes = 0x82, .limit = 0xfff, .base = 0});  // an LDT
+  EXPECT_EQ(s.access_rights, 0x82u);
+  s.set({.selector = 0, .attributes = 0, .limit = 0, .base = 0});
+  EXPECT_FALSE(s.usable());
+}
+
 }  // namespace
 }  // namespace aerie::nested::vmx
