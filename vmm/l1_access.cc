@@ -148,6 +148,7 @@ bool L1Access::read_bytes(u64 linear, void* to, usize size) {
 bool L1Access::write_bytes(u64 linear, const void* from, usize size) {
   const auto* in = static_cast<const u8*>(from);
   Gpa gpa;
+  // The first page that faults is the one to report.
   if (!translate(linear, mmu::access::write, gpa) ||
       !translate(linear + size - 1, mmu::access::write, gpa)) {
     return false;

@@ -64,6 +64,7 @@ void Vcpu::note_interrupted(Exit& exit) {
 }
 
 void Vcpu::service() {
+  machine.telemetry->header.free_pages = machine.pages.free_pages();
   for (;;) {
     work_ = false;
     if (apic.mailbox().pending() != 0) {

@@ -24,7 +24,7 @@ namespace aerie::vmm {
 // SDM vol. 3, 25.4.2; waiting for a start-up IPI is Startup's (vmm/requests.h).
 enum class Activity : u8 { running, halted };
 
-// Why a guest runs one instruction with TF set by L0 (vmm/single_step.h).
+// Why a guest runs one instruction with TF set by L0 (begin_step()).
 enum class StepReason : u8 {
   none,
   interrupt_shadow,  // the processor forgets the shadow of a guest that exited inside one

@@ -10,7 +10,7 @@ struct Row {
 };
 
 // Which intercepts bring which exits. TCG reports INVD as WBINVD and RDTSCP as RDTSC (FACTS), so each of
-// the pair asks for both; cpu/svm/quirks.h tells them apart again.
+// the pair asks for both; decoding tells them apart again.
 constexpr Row kRows[] = {
     {ExitReason::external_interrupt, intercept::intr, 0},
     {ExitReason::nmi, intercept::nmi, 0},

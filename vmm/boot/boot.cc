@@ -213,7 +213,9 @@ void calibrate_clocks() {
   const u64 tsc_begin = cpu::rdtsc();
   const u32 apic_begin = apic.read(apic::current_count);
   u32 pit = pit_begin;
-  while (pit_begin - pit < kTicks && pit <= pit_begin) {
+  // A machine may have no PIT (QEMU: pit=off): its ports then read the same for ever.
+  constexpr u64 kPatience = 100'000'000;
+  while (pit_begin - pit < kTicks && pit <= pit_begin && cpu::rdtsc() - tsc_begin < kPatience) {
     pit = read_pit();
   }
   const u64 tsc = cpu::rdtsc() - tsc_begin;
@@ -221,6 +223,14 @@ void calibrate_clocks() {
   const u64 elapsed = std::max<u64>(pit_begin - pit, 1);
   apic.write(apic::initial_count, 0);
   cpu::outb(0x61, speaker);
+  if (pit == pit_begin) {
+    // QEMU's APIC timer counts 1 GHz; what L1 sees rests on the ratio of the two alone.
+    constexpr u64 kQemuApicHz = 1'000'000'000;
+    machine.apic_hz = kQemuApicHz;
+    machine.tsc_hz = tsc * kQemuApicHz / std::max<u32>(ticks, 1);
+    log_warning("no PIT: the APIC timer is taken to count 1 GHz");
+    return;
+  }
   machine.tsc_hz = tsc * kPitHz / elapsed;
   machine.apic_hz = u64{ticks} * kPitHz / elapsed;
 }

@@ -71,6 +71,9 @@ void set_up_ioapic() {
 }  // namespace
 
 void set_up_l1() {
+  if (!machine.options.tdp) {
+    end_run(EndState::payload_error, "tdp=off: L1 without two-dimensional paging is not there yet");
+  }
   build_host_map();
   machine.io_bitmap = machine.pages.allocate_contiguous(3);
   machine.has_xsave = (cpu::cpuid(1).ecx & bit(26)) != 0;
