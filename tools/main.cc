@@ -2,8 +2,8 @@
 #include <array>
 #include <cstdio>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "absl/strings/str_format.h"
 #include "tools/bench/bench_command.h"

@@ -82,13 +82,14 @@ absl::StatusOr<std::string> console_of(const MachineSpec& spec) {
     return absl::CancelledError("interrupted");
   }
   if (result.outcome != Outcome::guest_exit || result.value != 0) {
-    return absl::InternalError(absl::StrCat(outcome_name(result.outcome), " ", result.value, " ",
-                                            result.detail));
+    return absl::InternalError(
+        absl::StrCat(outcome_name(result.outcome), " ", result.value, " ", result.detail));
   }
   return console;
 }
 
-// A cpio archive that brings /aerie/run and the guest into Linux's initrd; L1's init runs the former.
+// A cpio archive that brings /aerie/run and the guest into Linux's initrd; L1's init runs the
+// former.
 absl::Status write_l2_overlay(const std::string& folder, const std::string& guest) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -197,7 +198,8 @@ int bench_command(const std::vector<std::string>& arguments) {
   bool gate = false;
   bool skip_linux = false;
   OptionTable options("aerie bench", "",
-                      "Measures what operations of L1 and L2 cost under -icount: exact, the same on every machine.");
+                      "Measures what operations of L1 and L2 cost under -icount: exact, the same "
+                      "on every machine.");
   add_machine_options(options, &spec);
   options.add_switch("json", "print JSON instead of a table", &json);
   options.add_switch("gate", "exit with 1 if a figure is above its gate", &gate);

@@ -92,9 +92,9 @@ absl::StatusOr<Arguments> OptionTable::parse(const std::vector<std::string>& arg
       continue;
     }
     if (argument[1] != '-') {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown option ", argument, "; options of QEMU go after -- (see `",
-                       command_, " --help`)"));
+      return absl::InvalidArgumentError(absl::StrCat("unknown option ", argument,
+                                                     "; options of QEMU go after -- (see `",
+                                                     command_, " --help`)"));
     }
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
@@ -116,8 +116,8 @@ absl::StatusOr<Arguments> OptionTable::parse(const std::vector<std::string>& arg
           absl::StrCat("option --", name, " needs a value: ", option->value_name));
     }
     if (const absl::Status status = option->set(value); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("option --", name, ": ", "\"", value, "\" ",
-                                                     status.message()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("option --", name, ": ", "\"", value, "\" ", status.message()));
     }
   }
   return result;
@@ -147,11 +147,21 @@ bool AbslParseFlag(absl::string_view text, MemorySize* size, std::string* error)
   absl::string_view digits = text;
   if (!digits.empty()) {
     switch (std::toupper(static_cast<unsigned char>(digits.back()))) {
-      case 'K': shift = 10; break;
-      case 'M': shift = 20; break;
-      case 'G': shift = 30; break;
-      case 'T': shift = 40; break;
-      default: shift = -1; break;
+      case 'K':
+        shift = 10;
+        break;
+      case 'M':
+        shift = 20;
+        break;
+      case 'G':
+        shift = 30;
+        break;
+      case 'T':
+        shift = 40;
+        break;
+      default:
+        shift = -1;
+        break;
     }
     if (shift >= 0) {
       digits.remove_suffix(1);

@@ -5,14 +5,14 @@
 //   absl::StatusOr<Arguments> rest = options.parse(args);
 //
 // Values are converted by Abseil's flag marshalling (absl::ParseFlag, AbslParseFlag for own types),
-// so an option's type is its variable's type. Options and positional arguments may be mixed; `--` ends
-// both, and what follows it is handed back apart.
+// so an option's type is its variable's type. Options and positional arguments may be mixed; `--`
+// ends both, and what follows it is handed back apart.
 #pragma once
 
 #include <functional>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "absl/flags/marshalling.h"
 #include "absl/status/status.h"
@@ -37,7 +37,8 @@ class OptionTable {
 
   // An option with a value; given twice, the last one counts.
   template <class T>
-  void add(absl::string_view name, absl::string_view value_name, absl::string_view help, T* target) {
+  void add(absl::string_view name, absl::string_view value_name, absl::string_view help,
+           T* target) {
     add_setter(name, value_name, help, [target](absl::string_view text) -> absl::Status {
       std::string error;
       T value{};

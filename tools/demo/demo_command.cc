@@ -49,9 +49,7 @@ class Progress {
   }
 
  private:
-  double seconds() const {
-    return std::chrono::duration<double>(Clock::now() - begin_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
   void take(absl::string_view line) {
     l2_done_ = l2_done_ || absl::StartsWith(line, kL2Done);
     if (verbose_) {
@@ -86,10 +84,11 @@ int demo_command(const std::vector<std::string>& arguments) {
   io.timeout_seconds = 900;
   std::string words;
   bool verbose = false;
-  OptionTable options("aerie demo", "",
-                      "Boots Aerie, Debian's Linux with KVM on it as L1, and Linux again as L2, started by the\n"
-                      "QEMU inside L1; then prints the exits that were taken. The images are built out of Debian\n"
-                      "packages, which are downloaded and unpacked, not installed.");
+  OptionTable options(
+      "aerie demo", "",
+      "Boots Aerie, Debian's Linux with KVM on it as L1, and Linux again as L2, started by the\n"
+      "QEMU inside L1; then prints the exits that were taken. The images are built out of Debian\n"
+      "packages, which are downloaded and unpacked, not installed.");
   add_machine_options(options, &spec);
   options.add("cpus", "N", "processors of L1 (default 1)", &spec.cpus);
   options.add("timeout", "SECONDS", "end the run after this long (default 900)",
@@ -133,10 +132,11 @@ int demo_command(const std::vector<std::string>& arguments) {
     std::printf("\n%s", telemetry_table(*result.telemetry).c_str());
   }
   const bool ok = result.exit_status() == 0 && progress.l2_done();
-  std::printf("\n%s after %.1f s\n",
-              ok ? "L2 ran to its init and powered off"
-                 : absl::StrCat("failed: ", outcome_name(result.outcome), " ", result.detail).c_str(),
-              result.seconds);
+  std::printf(
+      "\n%s after %.1f s\n",
+      ok ? "L2 ran to its init and powered off"
+         : absl::StrCat("failed: ", outcome_name(result.outcome), " ", result.detail).c_str(),
+      result.seconds);
   if (!ok && !result.log_tail.empty()) {
     std::printf("the end of Aerie's log:\n%s\n", result.log_tail.c_str());
   }

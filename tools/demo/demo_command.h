@@ -1,4 +1,5 @@
-// `aerie demo`: Aerie, Debian's Linux with KVM as L1, and an L2 that the QEMU inside that L1 starts.
+// `aerie demo`: Aerie, Debian's Linux with KVM as L1, and an L2 that the QEMU inside that L1
+// starts.
 #pragma once
 
 #include <string>

@@ -64,7 +64,8 @@ GuestResult run_guest(const GuestRun& run, double timeout_scale, const std::stri
   result.seconds = end.seconds;
   const std::vector<absl::string_view> failed = failed_cases(console);
   if (end.outcome != Outcome::guest_exit) {
-    result.why = absl::StrCat(outcome_name(end.outcome), end.detail.empty() ? "" : ": ", end.detail);
+    result.why =
+        absl::StrCat(outcome_name(end.outcome), end.detail.empty() ? "" : ": ", end.detail);
   } else if (!failed.empty()) {
     result.why = absl::StrCat(failed.size(), " failed: ", failed[0]);
   } else if (end.value != run.status) {
@@ -86,9 +87,10 @@ int guests_command(const std::vector<std::string>& arguments) {
   unsigned jobs = default_jobs();
   double timeout_scale = 1;
   bool list = false;
-  OptionTable options("aerie guests", "[PATTERN...]",
-                      "Runs the L1 guests of tests/guests under Aerie and raw, as the manifest says: those runs\n"
-                      "whose name (as --list shows it) contains a PATTERN, or matches it (* and ?).");
+  OptionTable options(
+      "aerie guests", "[PATTERN...]",
+      "Runs the L1 guests of tests/guests under Aerie and raw, as the manifest says: those runs\n"
+      "whose name (as --list shows it) contains a PATTERN, or matches it (* and ?).");
   options.add("manifest", "FILE", "the manifest (default: tests/guests/manifest.txt)", &manifest);
   options.add("folder", "DIR", "where the guests are (default: this build's)", &folder);
   options.add("image", "FILE", "Aerie's own image (default: this build's)", &image);
@@ -105,18 +107,16 @@ int guests_command(const std::vector<std::string>& arguments) {
     return kExitOk;
   }
   const absl::StatusOr<std::string> text = read_file("manifest", manifest);
-  absl::StatusOr<std::vector<GuestRun>> runs =
-      text.ok() ? parse_manifest(*text) : text.status();
+  absl::StatusOr<std::vector<GuestRun>> runs = text.ok() ? parse_manifest(*text) : text.status();
   if (!runs.ok()) {
     return usage_error(absl::StrCat(manifest, ": ", runs.status().message()));
   }
   if (!parsed->positional.empty()) {
     const auto wanted = [&](const GuestRun& run) {
-      return std::any_of(parsed->positional.begin(), parsed->positional.end(),
-                         [&](const std::string& pattern) {
-                           return absl::StrContains(run.name, pattern) ||
-                                  glob_match(pattern, run.name);
-                         });
+      return std::any_of(
+          parsed->positional.begin(), parsed->positional.end(), [&](const std::string& pattern) {
+            return absl::StrContains(run.name, pattern) || glob_match(pattern, run.name);
+          });
     };
     runs->erase(std::remove_if(runs->begin(), runs->end(),
                                [&](const GuestRun& run) { return !wanted(run); }),

@@ -16,7 +16,8 @@ constexpr double kBochsTimeout = 120;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 absl::Status wrong(int line, absl::string_view word) {
-  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": \"", word, "\" is not understood"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("line ", line, ": \"", word, "\" is not understood"));
 }
 
 // The machine that a word of WHERE stands for.
@@ -108,8 +109,8 @@ absl::StatusOr<std::vector<GuestRun>> parse_manifest(absl::string_view text) {
         run.spec.memory =
             std::max(base.spec.memory, kSmallestL1Memory) + run.spec.block + 16 * kMiB;
       }
-      run.name = absl::StrCat(words[0], " ", words[1], " ", where,
-                              options.empty() ? "" : " ", absl::StrJoin(options, " "));
+      run.name = absl::StrCat(words[0], " ", words[1], " ", where, options.empty() ? "" : " ",
+                              absl::StrJoin(options, " "));
       runs.push_back(std::move(run));
     }
   }

@@ -32,8 +32,8 @@ constexpr std::array kKeys = {
 
 constexpr absl::string_view kTripleQuote = "\"\"\"";
 
-// A value that begins with """ goes on until the line that ends with """; a backslash at the end of a
-// line joins it with the next.
+// A value that begins with """ goes on until the line that ends with """; a backslash at the end of
+// a line joins it with the next.
 std::string multi_line_value(absl::string_view first, const std::vector<absl::string_view>& lines,
                              std::size_t* at) {
   std::string value;
@@ -90,10 +90,9 @@ std::vector<KutEntry> parse_kut_config(absl::string_view text) {
     }
     for (const Key& known : kKeys) {
       if (key == known.name) {
-        entry.*known.field =
-            absl::StartsWith(value, kTripleQuote)
-                ? multi_line_value(value.substr(kTripleQuote.size()), lines, &i)
-                : std::string{value};
+        entry.*known.field = absl::StartsWith(value, kTripleQuote)
+                                 ? multi_line_value(value.substr(kTripleQuote.size()), lines, &i)
+                                 : std::string{value};
       }
     }
   }

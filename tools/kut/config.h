@@ -1,4 +1,5 @@
-// unittests.cfg of kvm-unit-tests: what upstream's runner (scripts/common.bash there) reads from it.
+// unittests.cfg of kvm-unit-tests: what upstream's runner (scripts/common.bash there) reads from
+// it.
 #pragma once
 
 #include <string>
@@ -27,8 +28,8 @@ struct KutEntry {
   bool in_group(absl::string_view group) const;
 };
 
-// Lines that are neither a section, nor a known `key = value`, nor blank, nor a comment, are passed over,
-// as upstream does. Values in """ may go on over several lines.
+// Lines that are neither a section, nor a known `key = value`, nor blank, nor a comment, are passed
+// over, as upstream does. Values in """ may go on over several lines.
 std::vector<KutEntry> parse_kut_config(absl::string_view text);
 
 }  // namespace aerie::tools

@@ -26,13 +26,16 @@ struct Model {
 
 // What QEMU's models have. Upstream's runner gives qemu64 the vendor of the host, so it names none.
 constexpr absl::string_view kQemu64 =
-    "fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 sse3 "
+    "fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 "
+    "sse3 "
     "cx16 lm syscall nx lahf-lm hypervisor x2apic";
 constexpr absl::string_view kOpteronG1 =
-    "vme fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 "
+    "vme fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse "
+    "sse2 "
     "sse3 lm syscall nx hypervisor x2apic";
 constexpr absl::string_view kIvyBridge =
-    "vme fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 "
+    "vme fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse "
+    "sse2 "
     "sse3 pclmulqdq ssse3 cx16 sse4.1 sse4.2 x2apic popcnt tsc-deadline aes xsave avx f16c rdrand "
     "fsgsbase smep erms lm syscall nx rdtscp lahf-lm xsaveopt arat hypervisor vmx";
 
@@ -90,8 +93,8 @@ std::string why_not(absl::string_view name, const policy::FeatureRow* row,
     return absl::StrCat("Aerie does not show ", name, ": ", absl_view(row->why));
   }
   const bool from_host = row->show == policy::Show::host;
-  if (from_host && std::find(host_lacks.begin(), host_lacks.end(), absl_view(row->name)) !=
-                       host_lacks.end()) {
+  if (from_host &&
+      std::find(host_lacks.begin(), host_lacks.end(), absl_view(row->name)) != host_lacks.end()) {
     return absl::StrCat("the processor under Aerie has no ", name);
   }
   return {};
@@ -138,7 +141,8 @@ ShownCpu translate_cpu(absl::string_view argument,
   const auto take_away = [&](absl::string_view name) {
     const policy::FeatureRow* row = find_feature(name);
     // What is never shown need not be hidden.
-    if (row != nullptr && row->show != policy::Show::never && !contains(shown.hide, absl_view(row->name))) {
+    if (row != nullptr && row->show != policy::Show::never &&
+        !contains(shown.hide, absl_view(row->name))) {
       shown.hide.emplace_back(row->name);
     }
   };
@@ -161,8 +165,8 @@ ShownCpu translate_cpu(absl::string_view argument,
       }
       shown.vendor = key.second == "AuthenticAMD" ? CpuVendor::amd : CpuVendor::intel;
     } else if (key.first == "phys-bits") {
-      shown.cannot_show = absl::StrCat("Aerie does not change the width of physical addresses (",
-                                       word, ")");
+      shown.cannot_show =
+          absl::StrCat("Aerie does not change the width of physical addresses (", word, ")");
     } else if (absl::StartsWith(key.first, "hv_") || absl::StartsWith(key.first, "hv-")) {
       shown.cannot_show = absl::StrCat("Aerie shows no Hyper-V interface (", key.first, ")");
     } else if (std::find(kIgnored.begin(), kIgnored.end(), key.first) != kIgnored.end()) {

@@ -1,5 +1,5 @@
-// `-cpu MODEL,+f,-f,vendor=...` of an entry, as what L1 is shown. QEMU's own processor stays what it is:
-// the processor that the test sees is Aerie's.
+// `-cpu MODEL,+f,-f,vendor=...` of an entry, as what L1 is shown. QEMU's own processor stays what
+// it is: the processor that the test sees is Aerie's.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,10 @@ struct ShownCpu {
   std::string cannot_show;          // why this processor cannot be shown; empty if it can
 };
 
-// `argument` is what follows -cpu. `host_lacks` names features that the processor under Aerie is without.
-ShownCpu translate_cpu(absl::string_view argument, const std::vector<absl::string_view>& host_lacks);
+// `argument` is what follows -cpu. `host_lacks` names features that the processor under Aerie is
+// without.
+ShownCpu translate_cpu(absl::string_view argument,
+                       const std::vector<absl::string_view>& host_lacks);
 
 // QEMU 7.2's software processor: what `-cpu max` is without.
 const std::vector<absl::string_view>& tcg_lacks();

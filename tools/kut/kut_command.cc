@@ -48,11 +48,11 @@ struct Settings {
   bool show_fails = false;
 };
 
-// The environment file that upstream's runner passes as a module: what the tests may know of the host.
+// The environment file that upstream's runner passes as a module: what the tests may know of the
+// host.
 std::string environment_file(const std::string& accel) {
   const ShellEnvironment& shell = real_shell_environment();
-  const std::string version =
-      shell.run("qemu-system-x86_64 --version | head -1").value_or("");
+  const std::string version = shell.run("qemu-system-x86_64 --version | head -1").value_or("");
   std::vector<std::string> numbers(3);
   const std::vector<std::string> words = absl::StrSplit(version, ' ');
   if (words.size() > 3) {
@@ -69,13 +69,12 @@ std::string environment_file(const std::string& accel) {
   for (std::string& part : kernel) {
     part = part.substr(0, part.find_first_not_of("0123456789"));
   }
-  return absl::StrCat("TARGET=\nQEMU_ACCEL=", accel, "\nQEMU_VERSION_STRING=", version,
-                      version.empty() || version.back() != '\n' ? "\n" : "",
-                      "QEMU_MAJOR=", numbers[0], "\nQEMU_MINOR=", numbers[1],
-                      "\nQEMU_MICRO=", numbers[2], "\nKERNEL_VERSION_STRING=", release,
-                      "\nKERNEL_VERSION=", kernel[0], "\nKERNEL_PATCHLEVEL=", kernel[1],
-                      "\nKERNEL_SUBLEVEL=", kernel[2], "\nKERNEL_EXTRAVERSION=", kernel[3],
-                      "\nERRATA_FORCE=y\n");
+  return absl::StrCat(
+      "TARGET=\nQEMU_ACCEL=", accel, "\nQEMU_VERSION_STRING=", version,
+      version.empty() || version.back() != '\n' ? "\n" : "", "QEMU_MAJOR=", numbers[0],
+      "\nQEMU_MINOR=", numbers[1], "\nQEMU_MICRO=", numbers[2], "\nKERNEL_VERSION_STRING=", release,
+      "\nKERNEL_VERSION=", kernel[0], "\nKERNEL_PATCHLEVEL=", kernel[1],
+      "\nKERNEL_SUBLEVEL=", kernel[2], "\nKERNEL_EXTRAVERSION=", kernel[3], "\nERRATA_FORCE=y\n");
 }
 
 std::string log_name(absl::string_view entry) {
@@ -126,11 +125,10 @@ void judge(const RunResult& run, bool own_qemu_options, EntryResult* result) {
 }
 
 std::string table_row(const EntryResult& result) {
-  std::string row = absl::StrFormat(
-      "%-5s  %-38s %6u %5u %5u %7.1f s", verdict_name(result.verdict), result.name,
-      result.count(Mark::pass),
-      result.count(Mark::fail) + result.count(Mark::xpass), result.count(Mark::skip),
-      result.seconds);
+  std::string row = absl::StrFormat("%-5s  %-38s %6u %5u %5u %7.1f s", verdict_name(result.verdict),
+                                    result.name, result.count(Mark::pass),
+                                    result.count(Mark::fail) + result.count(Mark::xpass),
+                                    result.count(Mark::skip), result.seconds);
   if (!result.reason.empty()) {
     absl::StrAppend(&row, "  ", result.reason);
   }
@@ -216,22 +214,25 @@ class Suite {
 
 absl::Status read_settings(const std::vector<std::string>& arguments, Settings* settings,
                            bool* helped) {
-  OptionTable options("aerie kut", "DIR",
-                      "Runs the kvm-unit-tests suite in DIR, where its .flat files and unittests.cfg are.");
+  OptionTable options(
+      "aerie kut", "DIR",
+      "Runs the kvm-unit-tests suite in DIR, where its .flat files and unittests.cfg are.");
   options.add("group", "GROUP", "only entries of this group", &settings->kut.group);
-  options.add_setter("filter", "TEST",
-                     "only the entry TEST, entries that match it (* and ?), or whose name contains it;\n"
-                     "TEST:ARGS gives them other arguments (vmx:null runs one test of vmx.flat);\n"
-                     "may be repeated",
-                     [settings](absl::string_view text) {
-                       settings->filters.emplace_back(text);
-                       return absl::OkStatus();
-                     });
+  options.add_setter(
+      "filter", "TEST",
+      "only the entry TEST, entries that match it (* and ?), or whose name contains it;\n"
+      "TEST:ARGS gives them other arguments (vmx:null runs one test of vmx.flat);\n"
+      "may be repeated",
+      [settings](absl::string_view text) {
+        settings->filters.emplace_back(text);
+        return absl::OkStatus();
+      });
   options.add("jobs", "N", "entries at a time (default: the processors of this machine)",
               &settings->jobs);
   options.add("timeout-scale", "X", "factor on every time-out (default 3: upstream's are for KVM)",
               &settings->kut.timeout_scale);
-  options.add("tap", "FILE", "write a TAP report ('-': standard output, the table to standard error)",
+  options.add("tap", "FILE",
+              "write a TAP report ('-': standard output, the table to standard error)",
               &settings->tap);
   options.add("junit", "FILE", "write a JUnit report ('-' as above)", &settings->junit);
   options.add("config", "FILE", "the configuration (default: DIR/unittests.cfg)",
@@ -252,12 +253,13 @@ absl::Status read_settings(const std::vector<std::string>& arguments, Settings* 
     return parsed.status();
   }
   if (parsed->help) {
-    std::fputs(options
-                   .help("The table's columns: verdict, entry, subtests passed, failed, skipped, time.\n"
-                         "The exit status is 0 if nothing failed that was expected to pass and nothing\n"
-                         "passed that was expected to fail, else 1.\n")
-                   .c_str(),
-               stdout);
+    std::fputs(
+        options
+            .help("The table's columns: verdict, entry, subtests passed, failed, skipped, time.\n"
+                  "The exit status is 0 if nothing failed that was expected to pass and nothing\n"
+                  "passed that was expected to fail, else 1.\n")
+            .c_str(),
+        stdout);
     *helped = true;
     return absl::OkStatus();
   }
@@ -270,7 +272,8 @@ absl::Status read_settings(const std::vector<std::string>& arguments, Settings* 
     }
   }
   if (parsed->positional.size() != 1) {
-    return absl::InvalidArgumentError("one DIR, the folder of the .flat files (see `aerie kut --help`)");
+    return absl::InvalidArgumentError(
+        "one DIR, the folder of the .flat files (see `aerie kut --help`)");
   }
   if (!parsed->after_dashes.empty()) {
     return absl::InvalidArgumentError("QEMU options come from the configuration, not from --");
@@ -397,7 +400,8 @@ int kut_command(const std::vector<std::string>& arguments) {
     std::fprintf(suite.table(), "%u deviate as %s expects (counted as skipped)\n", expected,
                  settings.expected.c_str());
   }
-  std::fprintf(suite.table(), "%u passed, %u failed, %u skipped\n", passed, bad, skipped + expected);
+  std::fprintf(suite.table(), "%u passed, %u failed, %u skipped\n", passed, bad,
+               skipped + expected);
   return bad == 0 ? kExitOk : 1;
 }
 

@@ -28,7 +28,7 @@ constexpr std::uint64_t kDefaultMemory = std::uint64_t{1} << 30;
 
 // Files whose arguments name tests within them.
 constexpr std::array<absl::string_view, 4> kTestNamesAsArguments = {"vmx.flat", "svm.flat",
-                                                                   "svm_npt.flat", "vmexit.flat"};
+                                                                    "svm_npt.flat", "vmexit.flat"};
 
 bool takes_test_names(const KutEntry& entry) {
   return std::find(kTestNamesAsArguments.begin(), kTestNamesAsArguments.end(), entry.file) !=
@@ -50,8 +50,7 @@ std::string file_text(const std::string& path) {
 // `check = PATH=VALUE ...`: the first that does not hold, as upstream words it.
 std::string failed_check(const std::string& check) {
   for (absl::string_view word : absl::StrSplit(check, ' ', absl::SkipEmpty())) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const std::pair<std::string, std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
     const std::string text = file_text(parts.first);
     if (::access(parts.first.c_str(), R_OK) != 0 ||
         absl::StripTrailingAsciiWhitespace(text) != parts.second) {
@@ -86,13 +85,13 @@ std::string machine_properties(absl::string_view value) {
   return absl::StrJoin(kept, ",");
 }
 
-// Sorts the words of qemu_params into what L1 is shown, what the machine is like, and what QEMU gets.
+// Sorts the words of qemu_params into what L1 is shown, what the machine is like, and what QEMU
+// gets.
 std::string take_qemu_params(const std::vector<std::string>& words, ShownCpu* cpu,
                              const std::vector<absl::string_view>& host_lacks, PlannedRun* run) {
   std::uint64_t memory = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::string option =
-        absl::StartsWith(words[i], "--") ? words[i].substr(1) : words[i];
+    const std::string option = absl::StartsWith(words[i], "--") ? words[i].substr(1) : words[i];
     const bool has_value = i + 1 < words.size();
     const auto value = [&]() -> const std::string& { return words[++i]; };
     if (option == "-cpu" && has_value) {
@@ -101,8 +100,9 @@ std::string take_qemu_params(const std::vector<std::string>& words, ShownCpu* cp
       const std::string text = value();
       MemorySize size;
       std::string error;
-      if (!absl::ParseFlag(absl::StripPrefix(absl::string_view{text}.substr(0, text.find(',')), "size="),
-                           &size, &error)) {
+      if (!absl::ParseFlag(
+              absl::StripPrefix(absl::string_view{text}.substr(0, text.find(',')), "size="), &size,
+              &error)) {
         return absl::StrCat("-m ", text, " ", error);
       }
       memory = size.bytes;
@@ -133,8 +133,7 @@ std::string take_qemu_params(const std::vector<std::string>& words, ShownCpu* cp
   if (memory != 0) {
     // The entry means what L1 has; Aerie's own block comes on top.
     run->spec.memory =
-        std::max(run->spec.memory,
-                 memory + (run->spec.host == Host::aerie ? run->spec.block : 0));
+        std::max(run->spec.memory, memory + (run->spec.host == Host::aerie ? run->spec.block : 0));
   }
   return {};
 }
@@ -147,17 +146,17 @@ bool selects(const KutEntry& entry, const std::string& filter) {
                      [&](const std::string& word) { return glob_match(word, filter); });
 }
 
-// A test within a file that takes test names: its name is a string of that file. Each such file gives
-// one selection, on the machine of the entry that would run the test, else of the file's first entry.
+// A test within a file that takes test names: its name is a string of that file. Each such file
+// gives one selection, on the machine of the entry that would run the test, else of the file's
+// first entry.
 void add_tests_within(const std::vector<KutEntry>& entries, const std::string& name,
                       const std::function<std::string(const std::string& file)>& contents,
                       std::vector<KutSelection>* selected) {
   for (const absl::string_view file : kTestNamesAsArguments) {
     const KutEntry* best = nullptr;
     for (const KutEntry& entry : entries) {
-      if (entry.file == file &&
-          (best == nullptr ||
-           (!selects(*best, test_filter(name)) && selects(entry, test_filter(name))))) {
+      if (entry.file == file && (best == nullptr || (!selects(*best, test_filter(name)) &&
+                                                     selects(entry, test_filter(name))))) {
         best = &entry;
       }
     }
@@ -168,8 +167,7 @@ void add_tests_within(const std::vector<KutEntry>& entries, const std::string& n
     for (const std::string& spelling : {name, absl::StrReplaceAll(name, {{"_", " "}})}) {
       const std::string needle = std::string(1, '\0') + spelling + std::string(1, '\0');
       if (absl::StrContains(text, needle)) {
-        selected->push_back(
-            {*best, absl::StrCat(best->name, ":", name), test_filter(name), true});
+        selected->push_back({*best, absl::StrCat(best->name, ":", name), test_filter(name), true});
         break;
       }
     }
@@ -182,10 +180,17 @@ std::optional<double> parse_duration(absl::string_view text) {
   double unit = 1;
   if (!text.empty()) {
     switch (text.back()) {
-      case 's': break;
-      case 'm': unit = 60; break;
-      case 'h': unit = 3600; break;
-      default: unit = 0; break;
+      case 's':
+        break;
+      case 'm':
+        unit = 60;
+        break;
+      case 'h':
+        unit = 3600;
+        break;
+      default:
+        unit = 0;
+        break;
     }
     if (unit == 0) {
       unit = 1;
@@ -222,9 +227,9 @@ absl::StatusOr<std::vector<KutSelection>> select_entries(
       if (given.has_value() && takes_test_names(entry)) {
         given = test_filter(*given);
       }
-      selected.push_back({entry, given.has_value() ? absl::StrCat(entry.name, ":", *arguments)
-                                                   : entry.name,
-                          given, named});
+      selected.push_back(
+          {entry, given.has_value() ? absl::StrCat(entry.name, ":", *arguments) : entry.name, given,
+           named});
     };
     const std::size_t before = selected.size();
     const auto add_where = [&](auto&& matches, bool named) {
@@ -247,7 +252,8 @@ absl::StatusOr<std::vector<KutSelection>> select_entries(
       add_tests_within(entries, pattern, contents, &selected);
     }
     if (selected.size() == before) {
-      return absl::NotFoundError(absl::StrCat("option --filter: no entry matches \"", filter, "\""));
+      return absl::NotFoundError(
+          absl::StrCat("option --filter: no entry matches \"", filter, "\""));
     }
   }
   return selected;
@@ -318,9 +324,8 @@ PlannedRun plan_run(const KutSelection& selection, const KutOptions& options,
   ShownCpu cpu;
   // Unquoted words after the first are QEMU options to upstream's runner; nobody means that.
   run.spec.append = selection.arguments.value_or(absl::StrJoin(*args, " "));
-  if (std::string wrong =
-          take_qemu_params(*params, &cpu, options.machine.accel == "tcg" ? tcg_lacks() : no_lacks,
-                           &run);
+  if (std::string wrong = take_qemu_params(
+          *params, &cpu, options.machine.accel == "tcg" ? tcg_lacks() : no_lacks, &run);
       !wrong.empty()) {
     return skip(wrong);
   }

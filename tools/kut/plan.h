@@ -23,15 +23,16 @@ struct KutOptions {
 // An entry that the user selected, perhaps with other arguments than the configuration gives it.
 struct KutSelection {
   KutEntry entry;
-  std::string name;  // in reports
+  std::string name;                      // in reports
   std::optional<std::string> arguments;  // instead of test_args
   bool named = false;                    // by its full name: nodefault does not matter
 };
 
-// What --filter selects: entries whose name is PATTERN, else those that match it as a pattern with * and ?,
-// else those whose name contains it; `PATTERN:ARGUMENTS` gives them other arguments. Without a match
-// among the names, a test within a file that takes test names as arguments (vmx.flat, svm.flat, ...).
-// `contents` reads such a file, and gives an empty string if it is not there.
+// What --filter selects: entries whose name is PATTERN, else those that match it as a pattern with
+// * and ?, else those whose name contains it; `PATTERN:ARGUMENTS` gives them other arguments.
+// Without a match among the names, a test within a file that takes test names as arguments
+// (vmx.flat, svm.flat, ...). `contents` reads such a file, and gives an empty string if it is not
+// there.
 absl::StatusOr<std::vector<KutSelection>> select_entries(
     const std::vector<KutEntry>& entries, const std::vector<std::string>& filters,
     const std::function<std::string(const std::string& file)>& contents);

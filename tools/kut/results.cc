@@ -45,13 +45,20 @@ std::vector<Subtest> parse_subtests(absl::string_view console) {
 
 absl::string_view verdict_name(Verdict verdict) {
   switch (verdict) {
-    case Verdict::pass: return "PASS";
-    case Verdict::fail: return "FAIL";
-    case Verdict::skip: return "SKIP";
-    case Verdict::hang: return "HANG";
-    case Verdict::crash: return "CRASH";
-    case Verdict::expected: return "XFAIL";
-    case Verdict::surprise: return "XPASS";
+    case Verdict::pass:
+      return "PASS";
+    case Verdict::fail:
+      return "FAIL";
+    case Verdict::skip:
+      return "SKIP";
+    case Verdict::hang:
+      return "HANG";
+    case Verdict::crash:
+      return "CRASH";
+    case Verdict::expected:
+      return "XFAIL";
+    case Verdict::surprise:
+      return "XPASS";
   }
   return "?";
 }
@@ -212,13 +219,21 @@ std::string tap_report(const std::vector<EntryResult>& results) {
     for (const Subtest& subtest : result.subtests) {
       const bool bad = fails(subtest.mark);
       line(!bad, absl::StrCat(result.name, ": ", subtest.name),
-           subtest.mark == Mark::skip ? "SKIP" : bad ? absl::string_view{todo} : "");
+           subtest.mark == Mark::skip ? "SKIP"
+           : bad                      ? absl::string_view{todo}
+                                      : "");
     }
     const std::string why = result.reason.empty() ? "" : absl::StrCat(" (", result.reason, ")");
     switch (result.verdict) {
-      case Verdict::pass: line(true, result.name, ""); break;
-      case Verdict::skip: line(true, result.name, absl::StrCat("SKIP ", result.reason)); break;
-      case Verdict::expected: line(false, result.name, todo); break;
+      case Verdict::pass:
+        line(true, result.name, "");
+        break;
+      case Verdict::skip:
+        line(true, result.name, absl::StrCat("SKIP ", result.reason));
+        break;
+      case Verdict::expected:
+        line(false, result.name, todo);
+        break;
       default:
         line(false, absl::StrCat(result.name, ": ", verdict_name(result.verdict), why), "");
         break;

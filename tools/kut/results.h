@@ -46,7 +46,8 @@ struct EntryResult {
 //   ENTRY  # reason               the entry as a whole does not pass
 //   ENTRY: SUBTEST  # reason      a subtest of it fails; SUBTEST may use * and ?
 //
-// A line [aerie] or [none] says for which --host the lines after it hold; ENTRY may use * and ? too.
+// A line [aerie] or [none] says for which --host the lines after it hold; ENTRY may use * and ?
+// too.
 struct Expectation {
   std::string host;
   std::string entry;
@@ -55,8 +56,8 @@ struct Expectation {
 };
 absl::StatusOr<std::vector<Expectation>> parse_expectations(absl::string_view text);
 
-// Compares a result (pass, fail, hang or crash) with what is expected and sets verdict and reason anew.
-// `whole` tells whether the entry ran as configured, not with other arguments.
+// Compares a result (pass, fail, hang or crash) with what is expected and sets verdict and reason
+// anew. `whole` tells whether the entry ran as configured, not with other arguments.
 void apply_expectations(const std::vector<Expectation>& expectations, absl::string_view host,
                         bool whole, EntryResult* result);
 

@@ -208,15 +208,15 @@ absl::StatusOr<std::string> run_shell(const std::string& command) {
   }
   std::string output;
   const RelayEnd end =
-      relay(*process, {.sources = {{process->standard_output().get(),
-                                    [&output](absl::string_view bytes) {
-                                      absl::StrAppend(&output, bytes);
-                                      return true;
-                                    }},
-                                   {process->standard_error().get(),
-                                    [](absl::string_view) { return true; }}},
-                       .standard_input = false,
-                       .timeout_seconds = 10});
+      relay(*process,
+            {.sources = {{process->standard_output().get(),
+                          [&output](absl::string_view bytes) {
+                            absl::StrAppend(&output, bytes);
+                            return true;
+                          }},
+                         {process->standard_error().get(), [](absl::string_view) { return true; }}},
+             .standard_input = false,
+             .timeout_seconds = 10});
   if (end != RelayEnd::exited) {
     return absl::DeadlineExceededError(absl::StrCat("`", command, "` does not end"));
   }

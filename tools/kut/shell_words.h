@@ -20,9 +20,9 @@ struct ShellEnvironment {
 // /bin/sh for commands, the process's environment for variables.
 const ShellEnvironment& real_shell_environment();
 
-// Splits as a shell would: '...', "...", backslashes, $'...' with \n and \t, `command`, $(command), $NAME
-// and ${NAME}. Results of the latter are split into words when they stand outside quotes. File name
-// patterns stay as they are: upstream's test filters look like them.
+// Splits as a shell would: '...', "...", backslashes, $'...' with \n and \t, `command`, $(command),
+// $NAME and ${NAME}. Results of the latter are split into words when they stand outside quotes.
+// File name patterns stay as they are: upstream's test filters look like them.
 absl::StatusOr<std::vector<std::string>> split_shell_words(absl::string_view text,
                                                            const ShellEnvironment& environment);
 

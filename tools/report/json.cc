@@ -24,10 +24,18 @@ std::string xml_text(absl::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
       default: {
         const auto byte = static_cast<unsigned char>(c);
         out += (byte < 0x20 && c != '\n' && c != '\t') || byte >= 0x7f ? '?' : c;

@@ -1,5 +1,5 @@
-// Between the core's std::string_view and Abseil's, which are two types in Debian's build of Abseil.
-// tools/ uses absl::string_view throughout.
+// Between the core's std::string_view and Abseil's, which are two types in Debian's build of
+// Abseil. tools/ uses absl::string_view throughout.
 #pragma once
 
 #include <string_view>

@@ -118,16 +118,16 @@ absl::Status build_iso(const MachineSpec& spec, const std::string& folder, const
     return written;
   }
   return run_to_end({"grub-mkrescue", "-o", iso, folder + "/iso",
-                     "--install-modules=multiboot normal iso9660 biosdisk", "--locales=", "--fonts=",
-                     "--themes="},
+                     "--install-modules=multiboot normal iso9660 biosdisk",
+                     "--locales=", "--fonts=", "--themes="},
                     60);
 }
 
 }  // namespace
 
 std::string grub_configuration(const MachineSpec& spec) {
-  std::string text = absl::StrCat("set timeout=0\nterminal_output console\nmultiboot ", kBootFolder,
-                                  "/payload");
+  std::string text =
+      absl::StrCat("set timeout=0\nterminal_output console\nmultiboot ", kBootFolder, "/payload");
   for (absl::string_view word : absl::StrSplit(spec.append, ' ', absl::SkipEmpty())) {
     absl::StrAppend(&text, " ", grub_quoted(word));
   }
@@ -189,16 +189,16 @@ RunResult run_bochs(const MachineSpec& spec, const RunIo& io) {
   Fd console_read{console[0]};
   Fd console_write{console[1]};
   ready.Update(write_file(
-      configuration, bochs_configuration(with_initrd, iso,
-                                         absl::StrCat("/proc/self/fd/", console[1]), log_path)));
+      configuration,
+      bochs_configuration(with_initrd, iso, absl::StrCat("/proc/self/fd/", console[1]), log_path)));
   // Debian's Bochs has its debugger compiled in, which waits at a prompt unless told to go on.
   ready.Update(write_file(debugger_script, "c\n"));
   if (!ready.ok()) {
     result.detail = std::string{ready.message()};
     return result;
   }
-  const std::vector<std::string> command = {"bochs", "-q", "-f", configuration, "-rc",
-                                            debugger_script};
+  const std::vector<std::string> command = {"bochs",       "-q",  "-f",
+                                            configuration, "-rc", debugger_script};
   if (io.print_command) {
     std::fprintf(stderr, "aerie: %s\n", shell_quoted(command).c_str());
   }
@@ -212,17 +212,17 @@ RunResult run_bochs(const MachineSpec& spec, const RunIo& io) {
   ExitLine exit_line;
   bool told = false;
   const auto ignore = [](absl::string_view) { return true; };
-  const RelayEnd end = relay(
-      *process, {.sources = {{console_read.get(),
-                              [&](absl::string_view bytes) {
-                                const bool wanted = told || io.console(bytes);
-                                told = told || exit_line.feed(bytes);
-                                return wanted && !told;
-                              }},
-                             {process->standard_output().get(), ignore},
-                             {process->standard_error().get(), ignore}},
-                 .standard_input = false,
-                 .timeout_seconds = io.timeout_seconds});
+  const RelayEnd end = relay(*process, {.sources = {{console_read.get(),
+                                                     [&](absl::string_view bytes) {
+                                                       const bool wanted =
+                                                           told || io.console(bytes);
+                                                       told = told || exit_line.feed(bytes);
+                                                       return wanted && !told;
+                                                     }},
+                                                    {process->standard_output().get(), ignore},
+                                                    {process->standard_error().get(), ignore}},
+                                        .standard_input = false,
+                                        .timeout_seconds = io.timeout_seconds});
   if (told) {
     result.outcome = Outcome::guest_exit;
     result.value = exit_line.value();

@@ -22,8 +22,8 @@ class EscapeKey {
   bool escaped_ = false;
 };
 
-// Puts the terminal on standard input into raw mode and back at the end of its life. Does nothing when
-// standard input is no terminal, or is one that the tool is in the background of.
+// Puts the terminal on standard input into raw mode and back at the end of its life. Does nothing
+// when standard input is no terminal, or is one that the tool is in the background of.
 class RawTerminal {
  public:
   RawTerminal();

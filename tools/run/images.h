@@ -14,7 +14,8 @@ absl::Status build_images();
 // The root of the source tree that this build belongs to.
 std::string source_root();
 
-// Fills in Linux with KVM as L1: payload, initrd and command line. `words` are more kernel parameters.
+// Fills in Linux with KVM as L1: payload, initrd and command line. `words` are more kernel
+// parameters.
 void use_linux_l1(MachineSpec* spec, absl::string_view words);
 
 }  // namespace aerie::tools

@@ -1,5 +1,5 @@
-// SIGINT, SIGTERM and SIGHUP as something that poll(2) can wait for, so that no loop of the tool goes
-// on once the user wants it to end.
+// SIGINT, SIGTERM and SIGHUP as something that poll(2) can wait for, so that no loop of the tool
+// goes on once the user wants it to end.
 #pragma once
 
 namespace aerie::tools {

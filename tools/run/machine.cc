@@ -25,8 +25,8 @@ std::string cpu_model(const MachineSpec& spec) {
   std::string model = spec.accel == "kvm" ? "host" : "max";
   if (spec.host == Host::none) {
     if (spec.cpu.has_value()) {
-      absl::StrAppend(&model, ",vendor=",
-                      *spec.cpu == CpuVendor::intel ? "GenuineIntel" : "AuthenticAMD");
+      absl::StrAppend(&model,
+                      ",vendor=", *spec.cpu == CpuVendor::intel ? "GenuineIntel" : "AuthenticAMD");
     }
     for (const std::string& feature : spec.hide) {
       absl::StrAppend(&model, ",-", feature);
@@ -50,9 +50,12 @@ bool AbslParseFlag(absl::string_view text, Host* host, std::string* error) {
 
 std::string AbslUnparseFlag(Host host) {
   switch (host) {
-    case Host::aerie: return "aerie";
-    case Host::none: return "none";
-    case Host::bochs: return "bochs";
+    case Host::aerie:
+      return "aerie";
+    case Host::none:
+      return "none";
+    case Host::bochs:
+      return "bochs";
   }
   return "?";
 }
@@ -83,8 +86,8 @@ bool known_feature(absl::string_view name) {
 }
 
 std::string aerie_command_line(const MachineSpec& spec) {
-  std::string line = absl::StrCat(
-      "cpu=", AbslUnparseFlag(spec.cpu.value_or(CpuVendor::intel)), " tdp=", spec.tdp ? "on" : "off");
+  std::string line = absl::StrCat("cpu=", AbslUnparseFlag(spec.cpu.value_or(CpuVendor::intel)),
+                                  " tdp=", spec.tdp ? "on" : "off");
   if (!spec.hide.empty()) {
     absl::StrAppend(&line, " hide=", absl::StrJoin(spec.hide, ","));
   }
@@ -101,17 +104,29 @@ std::vector<std::string> qemu_command(const MachineSpec& spec, PayloadKind kind,
   std::vector<std::string> command = {
       "qemu-system-x86_64",
       // SMIs would reach a processor that runs Aerie; nothing here needs them.
-      "-machine", absl::StrCat("pc,smm=off,accel=", spec.accel),
-      "-cpu", cpu_model(spec),
-      "-smp", absl::StrCat(spec.cpus),
-      "-m", memory,
-      "-nodefaults", "-display", "none", "-no-reboot",
+      "-machine",
+      absl::StrCat("pc,smm=off,accel=", spec.accel),
+      "-cpu",
+      cpu_model(spec),
+      "-smp",
+      absl::StrCat(spec.cpus),
+      "-m",
+      memory,
+      "-nodefaults",
+      "-display",
+      "none",
+      "-no-reboot",
       // The test devices of upstream's runner.
-      "-device", "pc-testdev",
-      "-device", "isa-debug-exit,iobase=0xf4,iosize=0x4",
-      "-device", "pci-testdev",
-      "-chardev", "stdio,id=console,signal=off",
-      "-serial", "chardev:console",
+      "-device",
+      "pc-testdev",
+      "-device",
+      "isa-debug-exit,iobase=0xf4,iosize=0x4",
+      "-device",
+      "pci-testdev",
+      "-chardev",
+      "stdio,id=console,signal=off",
+      "-serial",
+      "chardev:console",
   };
   const auto add = [&command](std::initializer_list<std::string> words) {
     command.insert(command.end(), words);
@@ -202,18 +217,17 @@ absl::StatusOr<PayloadKind> check_machine(const MachineSpec& spec) {
     files += *size;
   }
   // Aerie's block grows by the files, which it keeps until L1 has them, and L1 gets its least.
-  const std::uint64_t low = low_memory_end(spec.memory) -
-                            (spec.host == Host::aerie ? spec.block : 0);
+  const std::uint64_t low =
+      low_memory_end(spec.memory) - (spec.host == Host::aerie ? spec.block : 0);
   const std::uint64_t wanted = files + (spec.host == Host::aerie ? kSmallestL1Memory : 4 * kMiB);
   if (wanted > low + kMiB) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "payload %s does not fit: it and its modules are %u MiB, memory below 4 GiB is %u MiB%s "
         "(see --memory)",
         spec.payload, files / kMiB, low_memory_end(spec.memory) / kMiB,
-        spec.host == Host::aerie
-            ? absl::StrFormat(", of which L1 gets at least %u and Aerie %u",
-                              kSmallestL1Memory / kMiB, spec.block / kMiB)
-            : ""));
+        spec.host == Host::aerie ? absl::StrFormat(", of which L1 gets at least %u and Aerie %u",
+                                                   kSmallestL1Memory / kMiB, spec.block / kMiB)
+                                 : ""));
   }
   if (payload->kind == PayloadKind::multiboot && payload->extent > low) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -228,12 +242,11 @@ bool plain_path(absl::string_view path) { return path.find_first_of(" ,\t\n") ==
 std::string shell_quoted(const std::vector<std::string>& command) {
   return absl::StrJoin(command, " ", [](std::string* out, const std::string& word) {
     const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-      return absl::ascii_isalnum(c) || absl::string_view{"-_./=:,+@%"}.find(static_cast<char>(c)) !=
-                                           absl::string_view::npos;
+      return absl::ascii_isalnum(c) ||
+             absl::string_view{"-_./=:,+@%"}.find(static_cast<char>(c)) != absl::string_view::npos;
     });
-    absl::StrAppend(out, plain ? word
-                               : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}),
-                                              "'"));
+    absl::StrAppend(
+        out, plain ? word : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'"));
   });
 }
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,7 +28,8 @@ std::string AbslUnparseFlag(CpuVendor vendor);
 
 struct MachineSpec {
   Host host = Host::aerie;
-  std::optional<CpuVendor> cpu;  // what L1 sees; none: Intel under Aerie, QEMU's own with Host::none
+  std::optional<CpuVendor>
+      cpu;  // what L1 sees; none: Intel under Aerie, QEMU's own with Host::none
   unsigned cpus = 1;
   std::uint64_t memory = std::uint64_t{1} << 30;  // of the machine, Aerie's block included
   bool tdp = true;
@@ -42,11 +43,11 @@ struct MachineSpec {
   std::vector<std::string> modules;
   std::vector<std::string> qemu_options;
 
-  std::string image;              // Aerie's own, aerie.elf
-  std::string aerie_options;      // more words for Aerie's command line
+  std::string image;          // Aerie's own, aerie.elf
+  std::string aerie_options;  // more words for Aerie's command line
   std::string log_level = "info";
   std::uint64_t block = std::uint64_t{64} << 20;  // Aerie's memory
-  std::string bochs_cpu;          // a Bochs CPU model; empty: by vendor
+  std::string bochs_cpu;                          // a Bochs CPU model; empty: by vendor
 };
 
 inline constexpr std::uint64_t kSmallestL1Memory = std::uint64_t{512} << 20;

@@ -5,8 +5,8 @@
 
 namespace aerie::tools {
 
-// Calls task(0) ... task(count - 1), `jobs` of them at a time, each once; begins no more of them after
-// the user has interrupted the tool.
+// Calls task(0) ... task(count - 1), `jobs` of them at a time, each once; begins no more of them
+// after the user has interrupted the tool.
 void run_parallel(unsigned jobs, unsigned count, const std::function<void(unsigned)>& task);
 
 // Processors of this machine.

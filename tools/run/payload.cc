@@ -30,8 +30,8 @@ absl::Status wrong(absl::string_view name, absl::string_view why) {
 
 absl::Status truncated(absl::string_view name, absl::string_view part, std::uint64_t needed,
                        std::uint64_t size) {
-  return wrong(name, absl::StrFormat("truncated: %s needs %u bytes, the file has %u", part, needed,
-                                     size));
+  return wrong(
+      name, absl::StrFormat("truncated: %s needs %u bytes, the file has %u", part, needed, size));
 }
 
 // Multiboot specification 0.6.96, 3.1: within the first 8192 bytes, 4-byte aligned.

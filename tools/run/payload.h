@@ -1,5 +1,6 @@
-// What a payload file is, told from its bytes before anything is started, so that a wrong file is one
-// clear line rather than a silent machine. (Aerie checks again: it may be started without this tool.)
+// What a payload file is, told from its bytes before anything is started, so that a wrong file is
+// one clear line rather than a silent machine. (Aerie checks again: it may be started without this
+// tool.)
 #pragma once
 
 #include <cstdint>

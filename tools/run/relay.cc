@@ -148,8 +148,8 @@ RelayEnd relay(Subprocess& process, const RelaySpec& spec) {
   };
 
   while (true) {
-    std::vector<pollfd> fds = {{interrupt_fd(), POLLIN, 0}, {process.pidfd(), POLLIN, 0},
-                               input.wanted()};
+    std::vector<pollfd> fds = {
+        {interrupt_fd(), POLLIN, 0}, {process.pidfd(), POLLIN, 0}, input.wanted()};
     for (const RelaySource& source : sources) {
       fds.push_back({source.fd, POLLIN, 0});
     }
@@ -174,7 +174,8 @@ RelayEnd relay(Subprocess& process, const RelaySpec& spec) {
       }
     }
     if (ended) {
-      process.signal(SIGKILL);  // whatever else the group holds; before its number can be used again
+      process.signal(
+          SIGKILL);  // whatever else the group holds; before its number can be used again
       process.reap(true);
       return RelayEnd::exited;
     }

@@ -1,10 +1,10 @@
-// The tool's one waiting loop: carries bytes between a child process and the user until the child ends,
-// its time is up, or somebody wants it to stop.
+// The tool's one waiting loop: carries bytes between a child process and the user until the child
+// ends, its time is up, or somebody wants it to stop.
 #pragma once
 
 #include <functional>
-#include "absl/strings/string_view.h"
 #include <vector>
+#include "absl/strings/string_view.h"
 
 #include "tools/run/subprocess.h"
 

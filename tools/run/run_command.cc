@@ -46,13 +46,20 @@ void report_end(const MachineSpec& spec, const RunResult& result, bool log_kept)
     case Outcome::guest_exit:
     case Outcome::power_off:
     case Outcome::quit:
-    case Outcome::interrupted: return;
-    case Outcome::reset: line = "L1 reset the machine"; break;
-    case Outcome::bad_payload: line = ""; break;
+    case Outcome::interrupted:
+      return;
+    case Outcome::reset:
+      line = "L1 reset the machine";
+      break;
+    case Outcome::bad_payload:
+      line = "";
+      break;
     case Outcome::qemu_failed:
       line = spec.host == Host::bochs ? "Bochs failed" : "QEMU failed";
       break;
-    default: line = std::string{outcome_name(result.outcome)}; break;
+    default:
+      line = std::string{outcome_name(result.outcome)};
+      break;
   }
   if (!result.detail.empty()) {
     absl::StrAppend(&line, line.empty() ? "" : ": ", result.detail);
@@ -102,21 +109,21 @@ void add_machine_options(OptionTable& options, MachineSpec* spec) {
                        spec->tdp = value.on;
                        return absl::OkStatus();
                      });
-  options.add_setter("hide", "FEATURE,...",
-                     "features that L1 does not get: npt, ept, pku, smap, ... (may be repeated)",
-                     [spec](absl::string_view text) {
-                       for (absl::string_view word : absl::StrSplit(text, ',')) {
-                         word = absl::StripAsciiWhitespace(word);
-                         if (word.empty() ||
-                             word.find_first_not_of("abcdefghijklmnopqrstuvwxyz"
-                                                    "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
-                                 absl::string_view::npos) {
-                           return absl::InvalidArgumentError("is not a list of feature names");
-                         }
-                         spec->hide.push_back(absl::AsciiStrToLower(word));
-                       }
-                       return absl::OkStatus();
-                     });
+  options.add_setter(
+      "hide", "FEATURE,...",
+      "features that L1 does not get: npt, ept, pku, smap, ... (may be repeated)",
+      [spec](absl::string_view text) {
+        for (absl::string_view word : absl::StrSplit(text, ',')) {
+          word = absl::StripAsciiWhitespace(word);
+          if (word.empty() || word.find_first_not_of("abcdefghijklmnopqrstuvwxyz"
+                                                     "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
+                                  absl::string_view::npos) {
+            return absl::InvalidArgumentError("is not a list of feature names");
+          }
+          spec->hide.push_back(absl::AsciiStrToLower(word));
+        }
+        return absl::OkStatus();
+      });
   options.add_setter("accel", "tcg|kvm", "QEMU's accelerator (default tcg)",
                      [spec](absl::string_view text) {
                        if (text != "tcg" && text != "kvm") {
@@ -129,7 +136,8 @@ void add_machine_options(OptionTable& options, MachineSpec* spec) {
               "what runs the payload: Aerie in QEMU (default), QEMU alone, or Bochs alone",
               &spec->host);
   options.add("bochs-cpu", "MODEL",
-              "Bochs' CPU model (default corei7_icelake_u, with --cpu amd ryzen)", &spec->bochs_cpu);
+              "Bochs' CPU model (default corei7_icelake_u, with --cpu amd ryzen)",
+              &spec->bochs_cpu);
   options.add("image", "FILE", "Aerie's own image (default: this build's)", &spec->image);
 }
 
@@ -145,17 +153,16 @@ absl::Status finish_machine_options(MachineSpec* spec) {
   const std::uint64_t least =
       spec->host == Host::aerie ? spec->block + kSmallestL1Memory : std::uint64_t{16} << 20;
   if (spec->memory < least || spec->memory > kLargest) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("option --memory: %u MiB is not within %u MiB (L1's least%s) and 1 TiB",
-                        spec->memory >> 20, least >> 20,
-                        spec->host == Host::aerie ? " and Aerie's own block" : ""));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "option --memory: %u MiB is not within %u MiB (L1's least%s) and 1 TiB", spec->memory >> 20,
+        least >> 20, spec->host == Host::aerie ? " and Aerie's own block" : ""));
   }
   if (spec->host == Host::aerie) {
     for (const std::string& feature : spec->hide) {
       if (!known_feature(feature)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("option --hide: there is no feature \"", feature,
-                         "\"; docs/what_l1_sees.md names them"));
+        return absl::InvalidArgumentError(absl::StrCat("option --hide: there is no feature \"",
+                                                       feature,
+                                                       "\"; docs/what_l1_sees.md names them"));
       }
     }
   }
@@ -186,9 +193,10 @@ int run_command(const std::vector<std::string>& arguments) {
   bool stats = false;
   std::string stats_json;
 
-  OptionTable options("aerie run", "PAYLOAD [-- QEMU options]",
-                      "Runs PAYLOAD, a multiboot 1 program or a Linux bzImage, as L1. Its serial console "
-                      "is on\nstandard input and output.");
+  OptionTable options(
+      "aerie run", "PAYLOAD [-- QEMU options]",
+      "Runs PAYLOAD, a multiboot 1 program or a Linux bzImage, as L1. Its serial console "
+      "is on\nstandard input and output.");
   add_machine_options(options, &spec);
   options.add("cpus", "N", "processors, 1 to 8 (default 1)", &spec.cpus);
   options.add("memory", "SIZE", "memory of the machine, Aerie's block included (default 1024M)",
@@ -202,17 +210,17 @@ int run_command(const std::vector<std::string>& arguments) {
   options.add("timeout", "SECONDS", "end the run after this long (default: never)",
               &io.timeout_seconds);
   options.add("log", "FILE", "Aerie's own log ('-': standard error)", &io.log_path);
-  options.add_setter("log-level", "LEVEL", "error, warning, info or debug (default info)",
-                     [&spec](absl::string_view text) {
-                       for (const absl::string_view level : {"error", "warning", "info", "debug"}) {
-                         if (text == level) {
-                           spec.log_level = std::string{text};
-                           return absl::OkStatus();
-                         }
-                       }
-                       return absl::InvalidArgumentError(
-                           "is not one of error, warning, info, debug");
-                     });
+  options.add_setter(
+      "log-level", "LEVEL", "error, warning, info or debug (default info)",
+      [&spec](absl::string_view text) {
+        for (const absl::string_view level : {"error", "warning", "info", "debug"}) {
+          if (text == level) {
+            spec.log_level = std::string{text};
+            return absl::OkStatus();
+          }
+        }
+        return absl::InvalidArgumentError("is not one of error, warning, info, debug");
+      });
   options.add_switch("stats", "print exits by level and reason, and Aerie's memory, at the end",
                      &stats);
   options.add("stats-json", "FILE", "write the same as JSON ('-': standard output)", &stats_json);

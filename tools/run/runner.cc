@@ -33,8 +33,8 @@ using telemetry::EndState;
 
 std::string fd_path(int fd) { return absl::StrCat("/proc/self/fd/", fd); }
 
-// An anonymous file in memory, which QEMU opens through /proc: nothing is left behind however the run
-// ends, and it neither needs space in the build folder nor is bound by the size of /dev/shm.
+// An anonymous file in memory, which QEMU opens through /proc: nothing is left behind however the
+// run ends, and it neither needs space in the build folder nor is bound by the size of /dev/shm.
 absl::StatusOr<Fd> memory_file(const char* name, std::uint64_t bytes) {
   Fd fd{::memfd_create(name, MFD_CLOEXEC)};
   if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
@@ -88,7 +88,8 @@ std::string qemu_complaint(absl::string_view messages) {
   return complaint;
 }
 
-// QEMU's messages for the user, but what the tool's own line says anyway and what it provoked itself.
+// QEMU's messages for the user, but what the tool's own line says anyway and what it provoked
+// itself.
 void show_messages(absl::string_view messages, absl::string_view detail) {
   for (absl::string_view line : absl::StrSplit(messages, '\n', absl::SkipEmpty())) {
     if (line != detail && !absl::StrContains(line, "terminating on signal")) {
@@ -99,13 +100,20 @@ void show_messages(absl::string_view messages, absl::string_view detail) {
 
 Outcome outcome_of(EndState state) {
   switch (state) {
-    case EndState::l1_triple_fault: return Outcome::triple_fault;
-    case EndState::panic: return Outcome::panic;
-    case EndState::payload_error: return Outcome::bad_payload;
-    case EndState::unsupported_host: return Outcome::unsupported_host;
-    case EndState::emulation_failed: return Outcome::emulation_failed;
-    case EndState::l1_power_off: return Outcome::power_off;
-    default: return Outcome::no_result;
+    case EndState::l1_triple_fault:
+      return Outcome::triple_fault;
+    case EndState::panic:
+      return Outcome::panic;
+    case EndState::payload_error:
+      return Outcome::bad_payload;
+    case EndState::unsupported_host:
+      return Outcome::unsupported_host;
+    case EndState::emulation_failed:
+      return Outcome::emulation_failed;
+    case EndState::l1_power_off:
+      return Outcome::power_off;
+    default:
+      return Outcome::no_result;
   }
 }
 
@@ -276,38 +284,62 @@ RunResult run_qemu(const MachineSpec& spec, PayloadKind kind, const RunIo& io) {
 
 absl::string_view outcome_name(Outcome outcome) {
   switch (outcome) {
-    case Outcome::guest_exit: return "exit";
-    case Outcome::power_off: return "power-off";
-    case Outcome::reset: return "reset";
-    case Outcome::timeout: return "time-out";
-    case Outcome::interrupted: return "interrupted";
-    case Outcome::quit: return "quit";
-    case Outcome::qemu_failed: return "QEMU failed";
-    case Outcome::bad_payload: return "bad payload";
-    case Outcome::panic: return "Aerie panic";
-    case Outcome::triple_fault: return "triple fault";
-    case Outcome::unsupported_host: return "unsupported host";
-    case Outcome::emulation_failed: return "emulation failed";
-    case Outcome::no_result: return "no result";
+    case Outcome::guest_exit:
+      return "exit";
+    case Outcome::power_off:
+      return "power-off";
+    case Outcome::reset:
+      return "reset";
+    case Outcome::timeout:
+      return "time-out";
+    case Outcome::interrupted:
+      return "interrupted";
+    case Outcome::quit:
+      return "quit";
+    case Outcome::qemu_failed:
+      return "QEMU failed";
+    case Outcome::bad_payload:
+      return "bad payload";
+    case Outcome::panic:
+      return "Aerie panic";
+    case Outcome::triple_fault:
+      return "triple fault";
+    case Outcome::unsupported_host:
+      return "unsupported host";
+    case Outcome::emulation_failed:
+      return "emulation failed";
+    case Outcome::no_result:
+      return "no result";
   }
   return "?";
 }
 
 int RunResult::exit_status() const {
   switch (outcome) {
-    case Outcome::guest_exit: return value;
+    case Outcome::guest_exit:
+      return value;
     case Outcome::power_off:
     case Outcome::reset:
-    case Outcome::quit: return kExitOk;
-    case Outcome::timeout: return kExitTimeout;
-    case Outcome::interrupted: return 128 + (interrupt_signal() != 0 ? interrupt_signal() : 13);
-    case Outcome::qemu_failed: return kExitQemu;
-    case Outcome::bad_payload: return kExitPayload;
-    case Outcome::panic: return kExitPanic;
-    case Outcome::triple_fault: return kExitTripleFault;
-    case Outcome::unsupported_host: return kExitUnsupportedHost;
-    case Outcome::emulation_failed: return kExitEmulation;
-    case Outcome::no_result: return kExitNoResult;
+    case Outcome::quit:
+      return kExitOk;
+    case Outcome::timeout:
+      return kExitTimeout;
+    case Outcome::interrupted:
+      return 128 + (interrupt_signal() != 0 ? interrupt_signal() : 13);
+    case Outcome::qemu_failed:
+      return kExitQemu;
+    case Outcome::bad_payload:
+      return kExitPayload;
+    case Outcome::panic:
+      return kExitPanic;
+    case Outcome::triple_fault:
+      return kExitTripleFault;
+    case Outcome::unsupported_host:
+      return kExitUnsupportedHost;
+    case Outcome::emulation_failed:
+      return kExitEmulation;
+    case Outcome::no_result:
+      return kExitNoResult;
   }
   return kExitNoResult;
 }
@@ -323,14 +355,13 @@ RunResult run_machine(const MachineSpec& spec, const RunIo& io) {
     result = run_bochs(spec, io);
   } else {
     if (spec.host == Host::aerie && ::access(spec.image.c_str(), R_OK) != 0) {
-      return failed(Outcome::qemu_failed,
-                    absl::NotFoundError(absl::StrCat("Aerie's image ", spec.image,
-                                                     " is not there; build it first (./aerie does)")));
+      return failed(Outcome::qemu_failed, absl::NotFoundError(absl::StrCat(
+                                              "Aerie's image ", spec.image,
+                                              " is not there; build it first (./aerie does)")));
     }
     result = run_qemu(spec, *kind, io);
   }
-  result.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }
 

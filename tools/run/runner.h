@@ -15,8 +15,8 @@ struct RunIo {
   bool standard_input = false;  // L1's console reads the tool's standard input
   // Gets L1's console output as it comes; false ends the run.
   std::function<bool(absl::string_view)> console;
-  std::string log_path;        // Aerie's log; empty: kept only for messages of failed runs
-  double timeout_seconds = 0;  // 0: none
+  std::string log_path;            // Aerie's log; empty: kept only for messages of failed runs
+  double timeout_seconds = 0;      // 0: none
   bool show_qemu_messages = true;  // QEMU's own on standard error
   bool print_command = false;
 };

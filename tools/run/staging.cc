@@ -24,9 +24,11 @@ absl::Status TemporaryFolder::make() {
     return absl::OkStatus();
   }
   const char* base = std::getenv("TMPDIR");
-  std::string name = absl::StrCat(base != nullptr && plain_path(base) ? base : "/tmp", "/aerie-XXXXXX");
+  std::string name =
+      absl::StrCat(base != nullptr && plain_path(base) ? base : "/tmp", "/aerie-XXXXXX");
   if (::mkdtemp(name.data()) == nullptr) {
-    return absl::InternalError(absl::StrCat("no temporary folder ", name, ": ", std::strerror(errno)));
+    return absl::InternalError(
+        absl::StrCat("no temporary folder ", name, ": ", std::strerror(errno)));
   }
   path_ = name;
   return absl::OkStatus();

@@ -28,9 +28,10 @@ absl::StatusOr<Pipe> make_pipe() {
   return Pipe{Fd{ends[0]}, Fd{ends[1]}};
 }
 
-// In the child, between fork and exec: only async-signal-safe calls. Reports errno through `report`.
-[[noreturn]] void run_child(const Subprocess::Spec& spec, char* const* argv, pid_t parent, int input,
-                            int output, int error, int report) {
+// In the child, between fork and exec: only async-signal-safe calls. Reports errno through
+// `report`.
+[[noreturn]] void run_child(const Subprocess::Spec& spec, char* const* argv, pid_t parent,
+                            int input, int output, int error, int report) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) {
@@ -104,8 +105,8 @@ absl::StatusOr<Subprocess> Subprocess::start(const Spec& spec) {
     return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
   }
   if (pid == 0) {
-    run_child(spec, argv.data(), parent, input->read.get(), output->write.get(),
-              error->write.get(), report->write.get());
+    run_child(spec, argv.data(), parent, input->read.get(), output->write.get(), error->write.get(),
+              report->write.get());
   }
   ::setpgid(pid, pid);  // also here: whoever comes first
   Subprocess process;

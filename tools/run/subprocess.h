@@ -1,5 +1,5 @@
-// A child process with pipes on its standard files, in a process group of its own, that never outlives
-// the tool: whoever ends the tool, by whatever signal, ends the child too.
+// A child process with pipes on its standard files, in a process group of its own, that never
+// outlives the tool: whoever ends the tool, by whatever signal, ends the child too.
 #pragma once
 
 #include <sys/types.h>

@@ -64,7 +64,8 @@ std::vector<Row> exit_rows(const Block& block) {
       Row row{level, absl_view(cpu::kExitNames[reason].name), 0, 0};
       for (unsigned i = 0; i < cpus; ++i) {
         row.l0 += block.cpu[i].exits[level][reason][static_cast<unsigned>(Handler::l0)];
-        row.reflected += block.cpu[i].exits[level][reason][static_cast<unsigned>(Handler::reflected)];
+        row.reflected +=
+            block.cpu[i].exits[level][reason][static_cast<unsigned>(Handler::reflected)];
       }
       if (row.l0 + row.reflected > 0) {
         rows.push_back(row);
@@ -160,8 +161,7 @@ std::string telemetry_table(const Block& block) {
   }
   const telemetry::Header& header = block.header;
   const std::uint64_t used = header.total_pages - std::min(header.total_pages, header.free_pages);
-  absl::StrAppendFormat(&out,
-                        "\nAerie's memory: %u MiB at 0x%x; pages in use %u of %u (%u KiB)\n",
+  absl::StrAppendFormat(&out, "\nAerie's memory: %u MiB at 0x%x; pages in use %u of %u (%u KiB)\n",
                         header.block_bytes >> 20, header.block_base, used, header.total_pages,
                         used * 4);
   return out;
@@ -170,12 +170,14 @@ std::string telemetry_table(const Block& block) {
 std::string telemetry_json(const Block& block) {
   std::vector<std::string> exits;
   for (const Row& row : exit_rows(block)) {
-    exits.push_back(absl::StrFormat("    {\"level\": %u, \"reason\": %s, \"l0\": %u, \"reflected\": %u}",
-                                    row.level, json_string(row.reason), row.l0, row.reflected));
+    exits.push_back(
+        absl::StrFormat("    {\"level\": %u, \"reason\": %s, \"l0\": %u, \"reflected\": %u}",
+                        row.level, json_string(row.reason), row.l0, row.reflected));
   }
   std::vector<std::string> events;
   for (unsigned event = 0; event < telemetry::kEvents; ++event) {
-    events.push_back(absl::StrFormat("    %s: %u", json_string(absl_view(telemetry::kEventNames[event])),
+    events.push_back(absl::StrFormat("    %s: %u",
+                                     json_string(absl_view(telemetry::kEventNames[event])),
                                      event_sum(block, event)));
   }
   const telemetry::Header& header = block.header;

@@ -9,8 +9,9 @@
 
 namespace aerie::tools {
 
-// A copy of the block as it was when it was taken, or null when there is none (yet) below `low_end`,
-// the end of RAM below 4 GiB. `fd` is the file that backs RAM, from physical address 0 up.
+// A copy of the block as it was when it was taken, or null when there is none (yet) below
+// `low_end`, the end of RAM below 4 GiB. `fd` is the file that backs RAM, from physical address 0
+// up.
 std::unique_ptr<telemetry::Block> read_telemetry(int fd, std::uint64_t low_end);
 
 // Exits by level, reason and handler, other events, and Aerie's memory, within 100 columns.

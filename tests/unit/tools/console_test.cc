@@ -21,7 +21,10 @@ TEST(EscapeKey, QuitsAlsoWhenTheKeysComeApart) {
 TEST(EscapeKey, SendsItselfWhenDoubled) {
   EscapeKey key;
   EXPECT_EQ(key.feed("\x01\x01").bytes, "\x01");
-  EXPECT_EQ(key.feed("\x01" "a").bytes, "\x01");
+  EXPECT_EQ(key.feed("\x01"
+                     "a")
+                .bytes,
+            "\x01");
   EXPECT_EQ(key.feed("\x01z!").bytes, "!");
 }
 

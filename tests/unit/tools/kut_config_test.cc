@@ -43,15 +43,16 @@ test_args = "a = b"
 }
 
 TEST(KutConfig, TripleQuotesSpanLines) {
-  const auto entries = parse_kut_config(
-      "[a]\nqemu_params = \"\"\"-m 2g \\\n -device edu\n-smp 2\"\"\"\nsmp = 3\n");
+  const auto entries =
+      parse_kut_config("[a]\nqemu_params = \"\"\"-m 2g \\\n -device edu\n-smp 2\"\"\"\nsmp = 3\n");
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries[0].qemu_params, "-m 2g  -device edu\n-smp 2");
   EXPECT_EQ(entries[0].smp, "3");
 }
 
 TEST(KutConfig, PassesOverWhatItDoesNotKnow) {
-  const auto entries = parse_kut_config("file = lost.flat\nnonsense\n[a]\ncolour = red\nfile = a\n");
+  const auto entries =
+      parse_kut_config("file = lost.flat\nnonsense\n[a]\ncolour = red\nfile = a\n");
   ASSERT_EQ(entries.size(), 1u);
   EXPECT_EQ(entries[0].file, "a");
 }

@@ -82,7 +82,8 @@ TEST_F(KutPlan, SkipsHaveReasons) {
     return reason;
   };
   EXPECT_EQ(skip_with([](KutEntry& e) { e.arch = "i386"; }), "i386 only");
-  EXPECT_EQ(skip_with([](KutEntry& e) { e.accel = "kvm"; }), "kvm only, but the accelerator is tcg");
+  EXPECT_EQ(skip_with([](KutEntry& e) { e.accel = "kvm"; }),
+            "kvm only, but the accelerator is tcg");
   EXPECT_EQ(skip_with([](KutEntry& e) { e.groups = {"nodefault"}; }),
             "test marked as manual run only");
   EXPECT_EQ(skip_with([](KutEntry& e) { e.check = "/nonexistent=Y"; }),
@@ -103,13 +104,15 @@ TEST_F(KutPlan, ACheckThatHoldsIsPassed) {
 
 TEST_F(KutPlan, ManualEntriesRunWhenNamedOrInAChosenGroup) {
   entry_.groups = {"nodefault", "vmx"};
-  EXPECT_EQ(plan_run({entry_, "a", std::nullopt, true}, options_, real_shell_environment()).skip, "");
+  EXPECT_EQ(plan_run({entry_, "a", std::nullopt, true}, options_, real_shell_environment()).skip,
+            "");
   options_.group = "vmx";
   EXPECT_EQ(plan().skip, "");
 }
 
 TEST(KutSelect, PrefersTheFullNameThenPatternsThenParts) {
-  const auto entries = parse_kut_config("[vmx]\nfile=vmx.flat\n[vmx_a]\nfile=vmx.flat\n[b]\nfile=b\n");
+  const auto entries =
+      parse_kut_config("[vmx]\nfile=vmx.flat\n[vmx_a]\nfile=vmx.flat\n[b]\nfile=b\n");
   const auto names = [&](const std::vector<std::string>& filters) {
     std::vector<std::string> result;
     const auto selected = select_entries(entries, filters, [](const std::string& file) {

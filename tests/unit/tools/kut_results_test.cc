@@ -36,15 +36,16 @@ TEST(KutResults, SubtestsComeFromLinesThatBeginWithAMark) {
 }
 
 TEST(KutResults, AnExpectedFailureIsTold) {
-  const auto result = judged("a: case*  # the host cannot",
-                             result_of("a", Verdict::fail, "PASS: x\nFAIL: case 1\nFAIL: case 2\n"));
+  const auto result =
+      judged("a: case*  # the host cannot",
+             result_of("a", Verdict::fail, "PASS: x\nFAIL: case 1\nFAIL: case 2\n"));
   EXPECT_EQ(result.verdict, Verdict::expected);
   EXPECT_EQ(result.reason, "the host cannot");
 }
 
 TEST(KutResults, OneUnexpectedFailureSpoilsIt) {
-  const auto result = judged("a: case*  # why",
-                             result_of("a", Verdict::fail, "FAIL: case 1\nFAIL: other\n"));
+  const auto result =
+      judged("a: case*  # why", result_of("a", Verdict::fail, "FAIL: case 1\nFAIL: other\n"));
   EXPECT_EQ(result.verdict, Verdict::fail);
   EXPECT_EQ(result.reason, "other");
 }
@@ -84,25 +85,32 @@ TEST(KutResults, GlobsMatchWholeTexts) {
     const char* text;
     bool matches;
   };
-  for (const Case& c : {Case{"a*c", "abbc", true}, {"a*c", "abcd", false}, {"*", "", true},
-                        {"?", "", false}, {"a?c", "abc", true}, {"*b*b", "abab", true},
-                        {"", "", true}, {"", "a", false}, {"a**", "a", true}, {"*?", "*", true}}) {
+  for (const Case& c : {Case{"a*c", "abbc", true},
+                        {"a*c", "abcd", false},
+                        {"*", "", true},
+                        {"?", "", false},
+                        {"a?c", "abc", true},
+                        {"*b*b", "abab", true},
+                        {"", "", true},
+                        {"", "a", false},
+                        {"a**", "a", true},
+                        {"*?", "*", true}}) {
     EXPECT_EQ(glob_match(c.pattern, c.text), c.matches) << c.pattern << " " << c.text;
   }
 }
 
 TEST(KutResults, TapNumbersEveryLine) {
-  const std::vector<EntryResult> results = {
-      result_of("a", Verdict::pass, "PASS: x\nSKIP: y\n"),
-      judged("b  # slow", result_of("b", Verdict::hang, "")),
-      result_of("c", Verdict::fail, "FAIL: z\n")};
+  const std::vector<EntryResult> results = {result_of("a", Verdict::pass, "PASS: x\nSKIP: y\n"),
+                                            judged("b  # slow", result_of("b", Verdict::hang, "")),
+                                            result_of("c", Verdict::fail, "FAIL: z\n")};
   EXPECT_EQ(tap_report(results),
             "TAP version 13\nok 1 - a: x\nok 2 - a: y # SKIP\nok 3 - a\nnot ok 4 - b # TODO slow\n"
             "not ok 5 - c: z\nnot ok 6 - c: FAIL\n1..6\n");
 }
 
 TEST(KutResults, JunitCountsAndEscapes) {
-  const std::string xml = junit_report({result_of("a", Verdict::fail, "FAIL: <&\"\x1b\nPASS: p\n")});
+  const std::string xml =
+      junit_report({result_of("a", Verdict::fail, "FAIL: <&\"\x1b\nPASS: p\n")});
   EXPECT_NE(xml.find("<testsuites tests=\"3\" failures=\"2\" skipped=\"0\">"), std::string::npos)
       << xml;
   EXPECT_NE(xml.find("name=\"&lt;&amp;&quot;?\""), std::string::npos) << xml;

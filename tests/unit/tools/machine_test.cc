@@ -33,8 +33,8 @@ TEST(Machine, AeriesCommandLineSaysWhatL1IsShown) {
 TEST(Machine, ThePayloadIsAeriesFirstModule) {
   MachineSpec spec = spec_of(Host::aerie);
   spec.append = "null vmenter";
-  const auto command = qemu_command(spec, PayloadKind::multiboot,
-                                    {.payload = "vmx.flat", .modules = {"env"}});
+  const auto command =
+      qemu_command(spec, PayloadKind::multiboot, {.payload = "vmx.flat", .modules = {"env"}});
   EXPECT_EQ(last_value(command, "-kernel"), "aerie.elf");
   EXPECT_EQ(last_value(command, "-initrd"), "vmx.flat null vmenter,env");
 }
@@ -42,16 +42,16 @@ TEST(Machine, ThePayloadIsAeriesFirstModule) {
 TEST(Machine, CommasInArgumentsAreDoubled) {
   MachineSpec spec = spec_of(Host::aerie);
   spec.append = "console=ttyS0,115200 a,b";
-  const auto command = qemu_command(spec, PayloadKind::linux_kernel,
-                                    {.payload = "vmlinuz", .initrd = "i.gz"});
+  const auto command =
+      qemu_command(spec, PayloadKind::linux_kernel, {.payload = "vmlinuz", .initrd = "i.gz"});
   EXPECT_EQ(last_value(command, "-initrd"), "vmlinuz console=ttyS0,,115200 a,,b,i.gz");
 }
 
 TEST(Machine, WithoutAerieThePayloadIsTheKernel) {
   MachineSpec spec = spec_of(Host::none);
   spec.append = "console=ttyS0,115200";
-  const auto command = qemu_command(spec, PayloadKind::linux_kernel,
-                                    {.payload = "vmlinuz", .initrd = "i,1.gz"});
+  const auto command =
+      qemu_command(spec, PayloadKind::linux_kernel, {.payload = "vmlinuz", .initrd = "i,1.gz"});
   EXPECT_EQ(last_value(command, "-kernel"), "vmlinuz");
   EXPECT_EQ(last_value(command, "-append"), "console=ttyS0,115200");
   EXPECT_EQ(last_value(command, "-initrd"), "i,1.gz");

@@ -8,7 +8,8 @@ namespace {
 TEST(Manifest, OneLineGivesOneRunForEachPlace) {
   const auto runs = parse_manifest(
       "# head\n"
-      "timer  2 intel,amd,none,bochs icount args=x=1,y memory=1024 status=3 qemu=-device,edu;a=b\n");
+      "timer  2 intel,amd,none,bochs icount args=x=1,y memory=1024 status=3 "
+      "qemu=-device,edu;a=b\n");
   ASSERT_TRUE(runs.ok()) << runs.status();
   ASSERT_EQ(runs->size(), 4u);
   const GuestRun& intel = (*runs)[0];

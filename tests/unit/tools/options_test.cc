@@ -82,9 +82,17 @@ TEST(MemorySize, UnderstandsSuffixesAndRefusesNonsense) {
     const char* text;
     unsigned long long bytes;  // 0: refused
   };
-  for (const Case& c : {Case{"512", 512ull << 20}, {"512M", 512ull << 20}, {"4g", 4ull << 30},
-                        {"16K", 16384}, {"1T", 1ull << 40}, {"", 0}, {"G", 0}, {"-1", 0},
-                        {"1.5G", 0}, {"99999999999999T", 0}, {"12x", 0}}) {
+  for (const Case& c : {Case{"512", 512ull << 20},
+                        {"512M", 512ull << 20},
+                        {"4g", 4ull << 30},
+                        {"16K", 16384},
+                        {"1T", 1ull << 40},
+                        {"", 0},
+                        {"G", 0},
+                        {"-1", 0},
+                        {"1.5G", 0},
+                        {"99999999999999T", 0},
+                        {"12x", 0}}) {
     MemorySize size;
     std::string error;
     EXPECT_EQ(absl::ParseFlag(c.text, &size, &error), c.bytes != 0) << c.text;

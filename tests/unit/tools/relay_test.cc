@@ -24,20 +24,20 @@ struct Ended {
 };
 
 Ended run(const std::string& script, double timeout = 0, const std::string& stop_at = "") {
-  auto process = Subprocess::start({.command = {"/bin/sh", "-c", script}, .inherited = {}, .directory = {}});
+  auto process =
+      Subprocess::start({.command = {"/bin/sh", "-c", script}, .inherited = {}, .directory = {}});
   EXPECT_TRUE(process.ok()) << process.status();
   Ended ended;
-  ended.end = relay(*process, {.sources = {{process->standard_output().get(),
-                                            [&](absl::string_view bytes) {
-                                              absl::StrAppend(&ended.output, bytes);
-                                              return stop_at.empty() ||
-                                                     ended.output.find(stop_at) ==
-                                                         std::string::npos;
-                                            }},
-                                           {process->standard_error().get(),
-                                            [](absl::string_view) { return true; }}},
-                               .standard_input = false,
-                               .timeout_seconds = timeout});
+  ended.end = relay(
+      *process,
+      {.sources = {{process->standard_output().get(),
+                    [&](absl::string_view bytes) {
+                      absl::StrAppend(&ended.output, bytes);
+                      return stop_at.empty() || ended.output.find(stop_at) == std::string::npos;
+                    }},
+                   {process->standard_error().get(), [](absl::string_view) { return true; }}},
+       .standard_input = false,
+       .timeout_seconds = timeout});
   ended.status = process->status();
   return ended;
 }

@@ -67,8 +67,10 @@ TEST_F(Telemetry, TheTableSumsProcessorsWithinAHundredColumns) {
       ~std::uint64_t{0} / 2;
   block_->cpu[0].count(telemetry::Event::vmread);
   const std::string table = telemetry_table(*block_);
-  EXPECT_NE(table.find("L1     CPUID                                  12                0               12"),
-            std::string::npos)
+  EXPECT_NE(
+      table.find(
+          "L1     CPUID                                  12                0               12"),
+      std::string::npos)
       << table;
   EXPECT_NE(table.find("L2     HLT"), std::string::npos) << table;
   EXPECT_NE(table.find("VMREAD"), std::string::npos) << table;
