@@ -1,5 +1,5 @@
-// Aerie's own log: one line per event, with time (TSC) and processor, on the debug console (port 0xe9)
-// of the bare machine, on stderr when hosted. Never called on an exit's common path.
+// Aerie's own log: one line per event, with time (TSC) and processor, on the debug console (port
+// 0xe9) of the bare machine, on stderr when hosted. Never called on an exit's common path.
 //
 //   log_info("ioapic: pin {} asks for SMI; left masked", pin);
 //   {} prints integers in decimal, {x} in hexadecimal; pointers, Address and enums in hexadecimal.
@@ -30,7 +30,7 @@ struct LogArgument {
   constexpr LogArgument(bool value)
       : kind{Kind::text}, text{value ? std::string_view{"true"} : std::string_view{"false"}} {}
   template <class E>
-    requires std::is_enum_v<E>
+  requires std::is_enum_v<E>
   constexpr LogArgument(E value) : kind{Kind::hexadecimal}, number{static_cast<u64>(value)} {}
   template <class Space>
   constexpr LogArgument(Address<Space> address)
@@ -41,7 +41,8 @@ struct LogArgument {
   constexpr LogArgument(const char* string) : kind{Kind::text}, text{string} {}
 };
 
-// Formats into `out` without a terminating NUL; what does not fit is cut. Returns the bytes written.
+// Formats into `out` without a terminating NUL; what does not fit is cut. Returns the bytes
+// written.
 usize format(std::span<char> out, std::string_view pattern, std::span<const LogArgument> arguments);
 
 void log_line(LogLevel level, std::string_view pattern, std::span<const LogArgument> arguments);

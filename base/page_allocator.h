@@ -14,7 +14,8 @@ class PageAllocator {
 
   // A zeroed 4 KiB page, or Hpa{0} when none is left.
   Hpa allocate();
-  // `pages` contiguous zeroed pages, or Hpa{0}; only from memory never handed out before (boot time).
+  // `pages` contiguous zeroed pages, or Hpa{0}; only from memory never handed out before (boot
+  // time).
   Hpa allocate_contiguous(u64 pages);
   void free(Hpa page);
 
@@ -23,9 +24,9 @@ class PageAllocator {
 
  private:
   SpinLock lock_;
-  Hpa next_{};        // never handed out: [next_, end_)
+  Hpa next_{};  // never handed out: [next_, end_)
   Hpa end_{};
-  Hpa free_list_{};   // linked through the pages' first words
+  Hpa free_list_{};  // linked through the pages' first words
   u64 free_pages_ = 0;
   u64 total_pages_ = 0;
 };

@@ -16,9 +16,9 @@ template <class... Args>
 }
 
 // An invariant of L0's own. The message names the invariant.
-#define AERIE_CHECK(condition)                                                   \
-  do {                                                                           \
-    if (!(condition)) [[unlikely]]                                               \
+#define AERIE_CHECK(condition)                                                     \
+  do {                                                                             \
+    if (!(condition)) [[unlikely]]                                                 \
       ::aerie::panic("check failed: {} at {}:{}", #condition, __FILE__, __LINE__); \
   } while (false)
 

@@ -1,5 +1,5 @@
-// Host physical memory as L0 sees it: one window over all of it at a fixed linear address (bare), or
-// over an arena that stands for the machine's memory (hosted).
+// Host physical memory as L0 sees it: one window over all of it at a fixed linear address (bare),
+// or over an arena that stands for the machine's memory (hosted).
 #pragma once
 
 #include "base/address.h"
@@ -13,8 +13,9 @@ extern u8* physical_window;
 inline u8* const physical_window = reinterpret_cast<u8*>(0xffff'8000'0000'0000);
 #endif
 
-// A pointer to host physical memory. The caller vouches that the range is RAM (or a device page that
-// L0 owns) and may be touched; addresses that come from a guest pass through mmu/l1_memory.h first.
+// A pointer to host physical memory. The caller vouches that the range is RAM (or a device page
+// that L0 owns) and may be touched; addresses that come from a guest pass through mmu/l1_memory.h
+// first.
 template <class T>
 T* physical_pointer(Hpa address) {
   return reinterpret_cast<T*>(physical_window + address.value());

@@ -1,7 +1,8 @@
-// String functions that compiler and standard headers call although the program is freestanding; L1 guests of
-// our own use them too.
+// String functions that compiler and standard headers call although the program is freestanding; L1
+// guests of our own use them too.
 //
-// `rep movsb` counts one instruction an iteration under QEMU's icount (FACTS), hence the word loops.
+// `rep movsb` counts one instruction an iteration under QEMU's icount (FACTS), hence the word
+// loops.
 #include "base/types.h"
 
 using aerie::u64;

@@ -1,9 +1,9 @@
 // What vmm and nested ask of a processor that can run guests; bound at compile time. cpu/svm and
-// cpu/model satisfy it. A control block is what one guest (an L1, or an L2 of that L1) runs with: the
-// vmcb01 or vmcb02 of an SVM host.
+// cpu/model satisfy it. A control block is what one guest (an L1, or an L2 of that L1) runs with:
+// the vmcb01 or vmcb02 of an SVM host.
 //
-// Values are the ones the *processor* uses: a guest's view where L0 shadows bits (CR0, CR4, EFER) is
-// kept by vmm and nested. Setters are plain stores and may be called in any order before run().
+// Values are the ones the *processor* uses: a guest's view where L0 shadows bits (CR0, CR4, EFER)
+// is kept by vmm and nested. Setters are plain stores and may be called in any order before run().
 #pragma once
 
 #include <concepts>
@@ -54,10 +54,10 @@ concept ControlBlock = requires(C c, const C& k, u64 v, Segment s, SegmentRegist
   { k.segment(r) } -> std::convertible_to<Segment>;
   c.set_segment(r, s);
   { k.cpl() } -> std::same_as<u8>;
-  // FS, GS, LDTR, TR, KernelGSbase, STAR, LSTAR, CSTAR, SFMASK and the SYSENTER MSRs: on an SVM host they
-  // stay in the processor between exits. store_syscall_state() brings them into the block where the
-  // accessors see them; load_syscall_state() makes the block's the processor's. To be called around an
-  // L1/L2 switch and before an accessor of them is used.
+  // FS, GS, LDTR, TR, KernelGSbase, STAR, LSTAR, CSTAR, SFMASK and the SYSENTER MSRs: on an SVM
+  // host they stay in the processor between exits. store_syscall_state() brings them into the block
+  // where the accessors see them; load_syscall_state() makes the block's the processor's. To be
+  // called around an L1/L2 switch and before an accessor of them is used.
   c.store_syscall_state();
   c.load_syscall_state();
   { k.sysenter_cs() } -> std::same_as<u64>;
@@ -85,8 +85,8 @@ concept ControlBlock = requires(C c, const C& k, u64 v, Segment s, SegmentRegist
   c.flush(f);
 };
 
-// A block to work on in hot code: a local copy where the type is a handle, else the block itself. Bind it
-// with decltype(auto).
+// A block to work on in hot code: a local copy where the type is a handle, else the block itself.
+// Bind it with decltype(auto).
 template <ControlBlock B>
 [[gnu::always_inline]] inline decltype(auto) handle(B& block) {
   if constexpr (requires { requires B::kIsHandle; }) {

@@ -1,13 +1,14 @@
-// What stopped a guest, in words that hold for SVM and VMX hosts alike. A backend's run() returns one;
-// vmm dispatches on `reason` through a table, nested/ maps it to the exit its L1 expects.
+// What stopped a guest, in words that hold for SVM and VMX hosts alike. A backend's run() returns
+// one; vmm dispatches on `reason` through a table, nested/ maps it to the exit its L1 expects.
 #pragma once
 
 #include "base/types.h"
 
 namespace aerie::cpu {
 
-// An instruction exit names the instruction as the guest wrote it: what a processor reports as another
-// (TCG: INVD as WBINVD, RDTSCP as RDTSC) the backend's quirks have already put right after decoding.
+// An instruction exit names the instruction as the guest wrote it: what a processor reports as
+// another (TCG: INVD as WBINVD, RDTSCP as RDTSC) the backend's quirks have already put right after
+// decoding.
 enum class ExitReason : u8 {
   invalid_state,       // the processor refused the control block
   exception,           // `vector`, `error_code`; #PF: info2 = faulting address
@@ -15,13 +16,13 @@ enum class ExitReason : u8 {
   nmi,                 // still pending
   init,                // must not happen (PITFALLS); logged
   smi,
-  interrupt_window,    // the guest can take an interrupt now
-  cr_read,             // `vector` = control register number; operands come from decoding
+  interrupt_window,  // the guest can take an interrupt now
+  cr_read,           // `vector` = control register number; operands come from decoding
   cr_write,
-  cr0_selective,       // CR0 write changing bits other than TS and MP, LMSW and CLTS among them
+  cr0_selective,  // CR0 write changing bits other than TS and MP, LMSW and CLTS among them
   dr_read,
   dr_write,
-  descriptor_table,    // SGDT, SIDT, SLDT, STR, LGDT, LIDT, LLDT, LTR
+  descriptor_table,  // SGDT, SIDT, SLDT, STR, LGDT, LIDT, LLDT, LTR
   rdtsc,
   rdtscp,
   rdpmc,
@@ -37,12 +38,12 @@ enum class ExitReason : u8 {
   hlt,
   invlpg,
   invlpga,
-  io,                  // info1: as IoInformation
+  io,  // info1: as IoInformation
   rdmsr,
   wrmsr,
   task_switch,
   ferr_freeze,
-  shutdown,            // triple fault
+  shutdown,  // triple fault
   vmrun,
   vmmcall,
   vmload,
@@ -56,8 +57,8 @@ enum class ExitReason : u8 {
   xsetbv,
   rdpru,
   invpcid,
-  tdp_fault,           // NPF or EPT violation: error_code = TdpFault bits, info2 = guest-physical address
-  unknown,             // raw code in info1
+  tdp_fault,  // NPF or EPT violation: error_code = TdpFault bits, info2 = guest-physical address
+  unknown,    // raw code in info1
   count
 };
 inline constexpr unsigned kExitReasons = static_cast<unsigned>(ExitReason::count);
@@ -75,14 +76,14 @@ struct IoInformation {
   constexpr bool in() const { return (word & 1) != 0; }
   constexpr bool string() const { return (word & 4) != 0; }
   constexpr bool rep() const { return (word & 8) != 0; }
-  constexpr unsigned size() const { return (word >> 4) & 7; }           // bytes
+  constexpr unsigned size() const { return (word >> 4) & 7; }                // bytes
   constexpr unsigned address_size() const { return ((word >> 7) & 7) * 2; }  // bytes
   constexpr unsigned segment() const { return (word >> 10) & 7; }
 };
 
 struct Exit {
   ExitReason reason;
-  u8 vector;       // of an exception; of a control or debug register
+  u8 vector;  // of an exception; of a control or debug register
   u32 raw_code;
   u64 error_code;
   u64 info1;

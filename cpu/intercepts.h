@@ -9,11 +9,11 @@
 namespace aerie::cpu {
 
 struct Intercepts {
-  u64 reasons = 0;           // by ExitReason; exceptions, CR and DR accesses have their own words
-  u32 exceptions = 0;        // by vector
-  u16 cr_reads = 0;          // by control register number
+  u64 reasons = 0;     // by ExitReason; exceptions, CR and DR accesses have their own words
+  u32 exceptions = 0;  // by vector
+  u16 cr_reads = 0;    // by control register number
   u16 cr_writes = 0;
-  u16 dr_reads = 0;          // by debug register number
+  u16 dr_reads = 0;  // by debug register number
   u16 dr_writes = 0;
 
   constexpr Intercepts& on(ExitReason reason) {

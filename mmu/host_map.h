@@ -38,7 +38,7 @@ class HostMap {
     bool present = false;
     bool writable = false;
     bool hidden = false;  // not present, but only because of hide(): `hpa` is still L1's
-    u8 level = 0;  // of the entry that says so: 1, 2, 3 (4 KiB, 2 MiB, 1 GiB)
+    u8 level = 0;         // of the entry that says so: 1, 2, 3 (4 KiB, 2 MiB, 1 GiB)
     Hpa hpa{};
     u64 page_size() const { return u64{1} << (12 + 9 * (level - 1)); }
   };

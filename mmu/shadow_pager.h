@@ -72,8 +72,8 @@ class ShadowPager {
   struct Options {
     u32 pages = 4096;          // shadow pages: 4 KiB each, and a half more for records
     bool track_writes = true;  // close quiet tables by write protection in the host map
-    // How many entries are compared at once for an INVEPT; beyond that the rest is put off to the faults
-    // that need it. At 45 instructions an entry: 1.5 million.
+    // How many entries are compared at once for an INVEPT; beyond that the rest is put off to the
+    // faults that need it. At 45 instructions an entry: 1.5 million.
     u32 eager_entries = 32768;
     // Called (under the pager's lock) whenever enter_guest() has become due on every processor, for
     // those who would rather post a request to each than call it before every entry.
@@ -102,8 +102,8 @@ class ShadowPager {
     return init(allocator, memory, host, context, Options{});
   }
 
-  // The root for an EPTP, which is now the one `cpu` runs on, and what this processor's INVEPTs asked
-  // for is done: to be called before every entry by L1. One of the last kPrevRoots: no lock,
+  // The root for an EPTP, which is now the one `cpu` runs on, and what this processor's INVEPTs
+  // asked for is done: to be called before every entry by L1. One of the last kPrevRoots: no lock,
   // no allocation. nullptr where the shadow's format cannot hold it (5 levels) or, with `kick` set,
   // where no page can be had before those processors have left their guests.
   Root* switch_root(unsigned cpu, Eptp eptp, u32& kick) {
@@ -129,7 +129,8 @@ class ShadowPager {
   // INVEPT by L1. SDM vol. 3, 29.4.3.1: single-context goes by bits 51:12 of the EPTP.
   // Only notes what this processor must not use any more. L1 may go on editing until it enters: the
   // processor can have cached nothing since, so the tables count as they are at the entry. Another
-  // processor's next entry on the root is not concerned: it may use what is old until its own INVEPT.
+  // processor's next entry on the root is not concerned: it may use what is old until its own
+  // INVEPT.
   GuestFlush invept_single(unsigned cpu, Eptp eptp);
   GuestFlush invept_all(unsigned cpu);
 
@@ -166,7 +167,8 @@ class ShadowPager {
   struct alignas(64) CpuState {
     PrevRoots<kPrevRoots> previous;
     std::atomic<Root*> active{nullptr};
-    u64 pending = 0;  // roots, by index, that it must bring up to date before it enters them; its own
+    u64 pending =
+        0;  // roots, by index, that it must bring up to date before it enters them; its own
   };
   struct Link {
     u64 frame;

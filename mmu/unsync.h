@@ -4,12 +4,12 @@
 //
 // VMX lets a processor go on using what an EPT entry said until L1's INVEPT, so L1's writes to its
 // EPT tables need not be seen when they happen. A shadow page therefore starts *unsync*: nothing is
-// protected, and the entry after each INVEPT compares it with its guest table, entry by entry. Filling a fresh L2
-// costs no write faults that way. A page that was compared 2^patience times in a row with nothing
-// changed is *closed*: its guest table is made read-only in L1's own map. Once every processor has
-// flushed since, one last comparison makes it *synced*, and INVEPTs pass it by. L1's next write to
-// it faults once, opens it, and doubles its patience, so that tables written all the time stay
-// open.
+// protected, and the entry after each INVEPT compares it with its guest table, entry by entry.
+// Filling a fresh L2 costs no write faults that way. A page that was compared 2^patience times in a
+// row with nothing changed is *closed*: its guest table is made read-only in L1's own map. Once
+// every processor has flushed since, one last comparison makes it *synced*, and INVEPTs pass it by.
+// L1's next write to it faults once, opens it, and doubles its patience, so that tables written all
+// the time stay open.
 //
 // A frame that some L2 can write is never closed: the protection would not catch those writes. The
 // other way round needs no rule: shadow leaves are writable only where L1's map is.

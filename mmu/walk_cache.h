@@ -42,9 +42,10 @@ class WalkCache {
     return fill_nested(mode, cr3, rip, generation, memory, eptp, context);
   }
 
-  // The table entries that vouch for the page of `rip`, just translated by code_bytes(): for a caller that
-  // keeps them with what it derived from the page (vmm/exit_sites.h). Four of them, the last ones repeated
-  // where the walk is shorter; false where the format's entries are not 8 bytes, or are five.
+  // The table entries that vouch for the page of `rip`, just translated by code_bytes(): for a
+  // caller that keeps them with what it derived from the page (vmm/exit_sites.h). Four of them, the
+  // last ones repeated where the walk is shorter; false where the format's entries are not 8 bytes,
+  // or are five.
   struct Path {
     std::array<const u64*, 4> at;
     std::array<u64, 4> value;

@@ -12,19 +12,27 @@ namespace aerie::vmm::apic {
 inline constexpr u64 kDefaultBase = 0xfee0'0000;
 inline constexpr u32 kMsrFirst = 0x800, kMsrLast = 0x8ff;
 
-inline constexpr u32 id = 0x020, version = 0x030, tpr = 0x080, apr = 0x090, ppr = 0x0a0, eoi = 0x0b0,
-                     rrr = 0x0c0, ldr = 0x0d0, dfr = 0x0e0, svr = 0x0f0, isr = 0x100, tmr = 0x180,
-                     irr = 0x200, esr = 0x280, lvt_cmci = 0x2f0, icr_low = 0x300, icr_high = 0x310,
-                     lvt_timer = 0x320, lvt_thermal = 0x330, lvt_performance = 0x340,
-                     lvt_lint0 = 0x350, lvt_lint1 = 0x360, lvt_error = 0x370,
-                     initial_count = 0x380, current_count = 0x390, divide = 0x3e0,
+inline constexpr u32 id = 0x020, version = 0x030, tpr = 0x080, apr = 0x090, ppr = 0x0a0,
+                     eoi = 0x0b0, rrr = 0x0c0, ldr = 0x0d0, dfr = 0x0e0, svr = 0x0f0, isr = 0x100,
+                     tmr = 0x180, irr = 0x200, esr = 0x280, lvt_cmci = 0x2f0, icr_low = 0x300,
+                     icr_high = 0x310, lvt_timer = 0x320, lvt_thermal = 0x330,
+                     lvt_performance = 0x340, lvt_lint0 = 0x350, lvt_lint1 = 0x360,
+                     lvt_error = 0x370, initial_count = 0x380, current_count = 0x390,
+                     divide = 0x3e0,
                      self_ipi = 0x3f0;  // x2APIC only
 
 // Version 0x14 (an xAPIC), six LVT entries, no suppression of EOI broadcasts.
 inline constexpr u32 kVersion = 0x0005'0014;
 
 enum class DeliveryMode : u8 {
-  fixed = 0, lowest_priority = 1, smi = 2, reserved = 3, nmi = 4, init = 5, startup = 6, extint = 7,
+  fixed = 0,
+  lowest_priority = 1,
+  smi = 2,
+  reserved = 3,
+  nmi = 4,
+  init = 5,
+  startup = 6,
+  extint = 7,
 };
 constexpr DeliveryMode delivery_mode(u64 word) {
   return static_cast<DeliveryMode>(Field<10, 8>::get(word));

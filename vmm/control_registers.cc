@@ -14,10 +14,11 @@ policy::ControlState Vcpu::control_state() {
           .vmx_operation = vmx_operation_};
 }
 
-// SDM vol. 3, 4.4.1: the PDPTEs are checked when they are loaded. The A bit, which Intel reserves, is set by
-// TCG's own walk (FACTS), so it does not count.
+// SDM vol. 3, 4.4.1: the PDPTEs are checked when they are loaded. The A bit, which Intel reserves,
+// is set by TCG's own walk (FACTS), so it does not count.
 bool Vcpu::pdptes_valid(u64 cr3) const {
-  const u64 reserved = bit_mask(2, 1) | bit_mask(8, 6) | bit_mask(63, machine.cpuid_policy.physical_bits());
+  const u64 reserved =
+      bit_mask(2, 1) | bit_mask(8, 6) | bit_mask(63, machine.cpuid_policy.physical_bits());
   for (unsigned i = 0; i < 4; ++i) {
     const std::optional<u64> entry =
         machine.l1_memory.read<u64>(Gpa{(cr3 & bit_mask(31, 5)) + i * sizeof(u64)});

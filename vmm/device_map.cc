@@ -32,10 +32,14 @@ u64 device_read(Vcpu& v, Gpa gpa, unsigned size) {
     return ones(size);
   }
   switch (size) {
-    case 1: return passed_through<u8>(gpa);
-    case 2: return passed_through<u16>(gpa);
-    case 4: return passed_through<u32>(gpa);
-    default: return passed_through<u64>(gpa);
+    case 1:
+      return passed_through<u8>(gpa);
+    case 2:
+      return passed_through<u16>(gpa);
+    case 4:
+      return passed_through<u32>(gpa);
+    default:
+      return passed_through<u64>(gpa);
   }
 }
 
@@ -56,10 +60,18 @@ void device_write(Vcpu& v, Gpa gpa, unsigned size, u64 value) {
     return;
   }
   switch (size) {
-    case 1: passed_through<u8>(gpa) = static_cast<u8>(value); break;
-    case 2: passed_through<u16>(gpa) = static_cast<u16>(value); break;
-    case 4: passed_through<u32>(gpa) = static_cast<u32>(value); break;
-    default: passed_through<u64>(gpa) = value; break;
+    case 1:
+      passed_through<u8>(gpa) = static_cast<u8>(value);
+      break;
+    case 2:
+      passed_through<u16>(gpa) = static_cast<u16>(value);
+      break;
+    case 4:
+      passed_through<u32>(gpa) = static_cast<u32>(value);
+      break;
+    default:
+      passed_through<u64>(gpa) = value;
+      break;
   }
 }
 

@@ -1,10 +1,10 @@
-// Exit sites (DESIGN §3): the places in a guest's 64-bit code where it exits again and again. One entry holds
-// what the walk cache and the decode cache would say, so that the common exit costs one look-up: the
-// instruction at RIP is still the one decoded before if the table entries that lead to it and its own bytes are
-// what they were. Both are compared; nothing has to be invalidated.
+// Exit sites (DESIGN §3): the places in a guest's 64-bit code where it exits again and again. One
+// entry holds what the walk cache and the decode cache would say, so that the common exit costs one
+// look-up: the instruction at RIP is still the one decoded before if the table entries that lead to
+// it and its own bytes are what they were. Both are compared; nothing has to be invalidated.
 //
-// One a vCPU, no lock. Everything else (other modes, a page's last bytes, long instructions, five levels) goes by
-// the two caches.
+// One a vCPU, no lock. Everything else (other modes, a page's last bytes, long instructions, five
+// levels) goes by the two caches.
 #pragma once
 
 #include <array>
@@ -20,7 +20,8 @@ class ExitSites {
   [[gnu::always_inline]] const cpu::Instruction* find(u64 rip, u64 cr3, mmu::ModeBits mode) const {
     return check(sites_[index(rip)], rip, cr3, mode);
   }
-  // An L2's, whose mode says that it is one. `generation`: of its second dimension of translation, 0 without.
+  // An L2's, whose mode says that it is one. `generation`: of its second dimension of translation,
+  // 0 without.
   [[gnu::always_inline]] const cpu::Instruction* find_nested(u64 rip, u64 cr3, mmu::ModeBits mode,
                                                              u64 generation) const {
     const Site& s = sites_[index(rip)];

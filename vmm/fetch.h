@@ -1,4 +1,5 @@
-// The instruction at L1's RIP (DESIGN §3): the exit sites first, then the walk cache and the decode cache.
+// The instruction at L1's RIP (DESIGN §3): the exit sites first, then the walk cache and the decode
+// cache.
 #pragma once
 
 #include "vmm/vcpu.h"

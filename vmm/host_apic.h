@@ -37,7 +37,8 @@ class HostApic {
       cpu::pause();
     }
     write(apic::icr_high, physical_id << 24);
-    write(apic::icr_low, (static_cast<u32>(apic::DeliveryMode::nmi) << 8) | apic::icr::assert_level);
+    write(apic::icr_low,
+          (static_cast<u32>(apic::DeliveryMode::nmi) << 8) | apic::icr::assert_level);
   }
 
 #if !AERIE_HOSTED

@@ -10,7 +10,8 @@ using cpu::Gpr;
 constexpr u64 kSendIpi = 10;
 constexpr i64 kNoSuchCall = -1000, kNotPermitted = -1, kInvalid = -22;
 
-// RBX, RCX: bitmap of targets, bit 0 being APIC ID RDX; RSI: ICR bits 31:0. The number of targets reached.
+// RBX, RCX: bitmap of targets, bit 0 being APIC ID RDX; RSI: ICR bits 31:0. The number of targets
+// reached.
 i64 send_ipi(Vcpu& v) {
   const auto& r = v.registers();
   const u32 icr = static_cast<u32>(r[Gpr::rsi]);
@@ -23,7 +24,8 @@ i64 send_ipi(Vcpu& v) {
   i64 reached = 0;
   for (unsigned i = 0; i < machine.cpus; ++i) {
     const u64 id = machine.vcpus[i]->apic.initial_id();
-    if (id >= first && id - first < 128 && ((bitmap[(id - first) / 64] >> ((id - first) % 64)) & 1) != 0) {
+    if (id >= first && id - first < 128 &&
+        ((bitmap[(id - first) / 64] >> ((id - first) % 64)) & 1) != 0) {
       v.apic.bus().send(v.apic, icr, static_cast<u32>(id));
       ++reached;
     }

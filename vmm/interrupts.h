@@ -1,13 +1,13 @@
 // Physical interrupts on their way to L1's APIC, and what of L1's APIC the physical one mirrors.
 //
-// Every physical interrupt exits. L0 then takes it through its own IDT in a short window, which tells
-// it the vector and nothing else: a vector is not proof of anything, since L1's devices may use each of
-// them, the spurious vector has no ISR bit, and an 8259 puts any vector on the bus. What came is told
-// by the physical ISR and TMR:
+// Every physical interrupt exits. L0 then takes it through its own IDT in a short window, which
+// tells it the vector and nothing else: a vector is not proof of anything, since L1's devices may
+// use each of them, the spurious vector has no ISR bit, and an 8259 puts any vector on the bus.
+// What came is told by the physical ISR and TMR:
 //
-//   ISR bit clear              an ExtINT (the 8259's, if L1's APIC lets it through) or a spurious one
-//   ISR bit set, TMR bit clear edge: physical EOI at once
-//   ISR bit set, TMR bit set   level: the physical EOI waits for L1's, since it re-arms the line
+//   ISR bit clear              an ExtINT (the 8259's, if L1's APIC lets it through) or a spurious
+//   one ISR bit set, TMR bit clear edge: physical EOI at once ISR bit set, TMR bit set   level: the
+//   physical EOI waits for L1's, since it re-arms the line
 //
 // A deferred EOI cannot always be given when L1 gives its own: the physical EOI ends the *highest*
 // vector in service, and a higher level interrupt may have come in since. It is then owed until all
@@ -36,8 +36,8 @@ class PhysicalInterrupts {
 
   explicit PhysicalInterrupts(HostApic& host) : host_{host} {}
 
-  // This processor's physical APIC as L0 wants it: software-enabled with L0's spurious vector, TPR 0,
-  // the timer masked.
+  // This processor's physical APIC as L0 wants it: software-enabled with L0's spurious vector, TPR
+  // 0, the timer masked.
   void bring_up();
 
   // Called on its processor with the vector that the window took.
@@ -57,13 +57,13 @@ class PhysicalInterrupts {
   bool any_deferred() const { return !in_service_.empty(); }
 
   // --- The 8259 ---
-  // Its interrupt must be acknowledged only when L1 can take it at once: L1 may be reprogramming the
-  // 8259 with interrupts off, and the vector of before would be wrong. So LINT0 is held masked from
-  // the first exit at which L1 cannot take it until it can.
+  // Its interrupt must be acknowledged only when L1 can take it at once: L1 may be reprogramming
+  // the 8259 with interrupts off, and the vector of before would be wrong. So LINT0 is held masked
+  // from the first exit at which L1 cannot take it until it can.
 
-  // Before the window is opened. `l1_accepts`: L1 could take an interrupt as its very next step. False
-  // when there is nothing to take through the APIC, so that no window is to be opened: on TCG it
-  // would find no vector at all.
+  // Before the window is opened. `l1_accepts`: L1 could take an interrupt as its very next step.
+  // False when there is nothing to take through the APIC, so that no window is to be opened: on TCG
+  // it would find no vector at all.
   bool prepare_window(bool l1_accepts);
   // L0 has to hear of it when L1 can take interrupts (and then to call release_extint()).
   bool extint_held() const { return held_; }

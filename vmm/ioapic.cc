@@ -20,15 +20,13 @@ constexpr std::array<DeliveryRule, 8> kRules = {{
     {true, true, "a vector below 16"},                          // lowest priority
     {false, false, "SMI: system management mode is not L1's"},  // SMI
     {false, false, "a reserved delivery mode"},
-    {true, false, ""},                                     // NMI
-    {false, false, "INIT: it would reset L0"},             // INIT
+    {true, false, ""},                          // NMI
+    {false, false, "INIT: it would reset L0"},  // INIT
     {false, false, "a reserved delivery mode"},
     {true, false, ""},  // ExtINT
 }};
 
-constexpr u8 low_index(unsigned entry) {
-  return static_cast<u8>(ioapic::redirection + 2 * entry);
-}
+constexpr u8 low_index(unsigned entry) { return static_cast<u8>(ioapic::redirection + 2 * entry); }
 constexpr u8 high_index(unsigned entry) { return static_cast<u8>(low_index(entry) + 1); }
 
 }  // namespace
@@ -117,8 +115,8 @@ void IoApic::write_low(unsigned entry, u32 value) {
   Entry& e = table_[entry];
   e.low = value & ioapic::low_writable;
   e.passed = may_pass(entry, e.low);
-  // Trigger mode and polarity are L1's also where the rest is not: they decide what the pin remembers
-  // until the entry is unmasked.
+  // Trigger mode and polarity are L1's also where the rest is not: they decide what the pin
+  // remembers until the entry is unmasked.
   const u32 pin = e.low & (ioapic::level | ioapic::active_low);
   host_.write(low_index(entry), e.passed ? e.low : ioapic::masked | pin);
 }

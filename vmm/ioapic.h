@@ -1,7 +1,7 @@
 // L1's I/O APIC: its page is trapped, what L1 writes is kept as L1's view, filtered, and written to
-// the machine's own. Interrupts go from there to the physical local APICs and arrive as all physical
-// interrupts do (vmm/interrupts.h); the EOI of a level interrupt reaches the I/O APIC with the physical
-// EOI that L0 defers until L1's.
+// the machine's own. Interrupts go from there to the physical local APICs and arrive as all
+// physical interrupts do (vmm/interrupts.h); the EOI of a level interrupt reaches the I/O APIC with
+// the physical EOI that L0 defers until L1's.
 #pragma once
 
 #include <array>

@@ -60,8 +60,8 @@ void ApicBus::send(LocalApic& from, u32 icr_low, u32 destination) {
       each([&](LocalApic& to) { to.post_nmi(from); });
       return;
     case DeliveryMode::init:
-      // The de-assert only set arbitration IDs, on processors that had them (SDM vol. 3, 11.6.1). The
-      // self shorthand goes with fixed delivery alone.
+      // The de-assert only set arbitration IDs, on processors that had them (SDM vol. 3, 11.6.1).
+      // The self shorthand goes with fixed delivery alone.
       if (shorthand != Shorthand::self &&
           ((icr_low & apic::icr::assert_level) != 0 || (icr_low & apic::icr::level_trigger) == 0)) {
         each([&](LocalApic& to) { to.post_init(from); });
@@ -81,8 +81,8 @@ void ApicBus::send(LocalApic& from, u32 icr_low, u32 destination) {
   }
 }
 
-// The processor of the lowest task priority among those that accept interrupts; in turns where several
-// have it. (Focus processors are a matter of older APICs than version 0x14.)
+// The processor of the lowest task priority among those that accept interrupts; in turns where
+// several have it. (Focus processors are a matter of older APICs than version 0x14.)
 void ApicBus::deliver_lowest_priority(LocalApic& from, u32 targets, u8 vector) {
   const unsigned first = rotation_.fetch_add(1, std::memory_order_relaxed) % count_;
   LocalApic* best = nullptr;

@@ -17,9 +17,9 @@ cpu::AddressingMode L1Access::addressing_mode() const {
 
 bool L1Access::translate(u64 linear, u32 access_bits, Gpa& gpa) {
   auto& b = v_.block_l1();
-  auto paging = mmu::GuestPaging::make(
-      b.cr0(), b.cr3(), b.cr4(), b.efer(),
-      {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
+  auto paging =
+      mmu::GuestPaging::make(b.cr0(), b.cr3(), b.cr4(), b.efer(),
+                             {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
   if (b.cpl() == 3) {
     access_bits |= mmu::access::user;
   } else if ((b.rflags() & cpu::rflags::ac) != 0) {
@@ -38,7 +38,8 @@ bool L1Access::translate(u64 linear, u32 access_bits, Gpa& gpa) {
     }
   }
   // Other processors keep changing the entry: as good as a fault on what it was.
-  fault_ = {cpu::Event::exception(cpu::Exception::pf, access_bits & mmu::access::in_error_code), linear};
+  fault_ = {cpu::Event::exception(cpu::Exception::pf, access_bits & mmu::access::in_error_code),
+            linear};
   return false;
 }
 
@@ -74,8 +75,8 @@ bool L1Access::write(u64 linear, unsigned size, u64 value) {
   return true;
 }
 
-cpu::CompareExchange L1Access::compare_exchange(u64 linear, unsigned size, u128 expected, u128 desired,
-                                                u128& found) {
+cpu::CompareExchange L1Access::compare_exchange(u64 linear, unsigned size, u128 expected,
+                                                u128 desired, u128& found) {
   Gpa gpa;
   if (!translate(linear, mmu::access::write, gpa)) {
     return cpu::CompareExchange::fault;
@@ -91,17 +92,23 @@ cpu::CompareExchange L1Access::compare_exchange(u64 linear, unsigned size, u128 
     return cpu::CompareExchange::done;
   }
   const auto exchange = [&]<class T>(T wanted, T replacement) {
-    const bool done = __atomic_compare_exchange_n(reinterpret_cast<T*>(memory), &wanted, replacement,
-                                                  false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    const bool done =
+        __atomic_compare_exchange_n(reinterpret_cast<T*>(memory), &wanted, replacement, false,
+                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     found = wanted;
     return done ? cpu::CompareExchange::done : cpu::CompareExchange::differs;
   };
   switch (size) {
-    case 1: return exchange(static_cast<u8>(expected), static_cast<u8>(desired));
-    case 2: return exchange(static_cast<u16>(expected), static_cast<u16>(desired));
-    case 4: return exchange(static_cast<u32>(expected), static_cast<u32>(desired));
-    case 8: return exchange(static_cast<u64>(expected), static_cast<u64>(desired));
-    default: break;
+    case 1:
+      return exchange(static_cast<u8>(expected), static_cast<u8>(desired));
+    case 2:
+      return exchange(static_cast<u16>(expected), static_cast<u16>(desired));
+    case 4:
+      return exchange(static_cast<u32>(expected), static_cast<u32>(desired));
+    case 8:
+      return exchange(static_cast<u64>(expected), static_cast<u64>(desired));
+    default:
+      break;
   }
   u64 low = static_cast<u64>(expected), high = static_cast<u64>(expected >> 64);
   bool done;
@@ -170,7 +177,8 @@ bool L1Access::write_bytes(u64 linear, const void* from, usize size) {
   return true;
 }
 
-bool L1Access::operand(const cpu::Instruction& i, unsigned size, cpu::MemoryAccess access, u64& linear) {
+bool L1Access::operand(const cpu::Instruction& i, unsigned size, cpu::MemoryAccess access,
+                       u64& linear) {
   auto& b = v_.block_l1();
   const cpu::AddressingMode mode = addressing_mode();
   const cpu::LinearAddress at = cpu::memory_operand_address(

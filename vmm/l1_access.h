@@ -1,5 +1,5 @@
-// L1's linear memory as an instruction of L1 sees it that L0 performs: L1's own paging and rights, RAM, or
-// devices. The emulator's environment, and the operands of the VMX instructions.
+// L1's linear memory as an instruction of L1 sees it that L0 performs: L1's own paging and rights,
+// RAM, or devices. The emulator's environment, and the operands of the VMX instructions.
 #pragma once
 
 #include "cpu/decode/memory_operand.h"
@@ -29,7 +29,8 @@ class L1Access {
   bool read_bytes(u64 linear, void* to, usize size);
   bool write_bytes(u64 linear, const void* from, usize size);
 
-  // Linear address of `i`'s memory operand of `size` bytes, with segmentation's checks. False: fault().
+  // Linear address of `i`'s memory operand of `size` bytes, with segmentation's checks. False:
+  // fault().
   bool operand(const cpu::Instruction& i, unsigned size, cpu::MemoryAccess access, u64& linear);
 
  private:

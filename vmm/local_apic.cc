@@ -116,8 +116,8 @@ void LocalApic::change_mode(Mode wanted) {
 }
 
 void LocalApic::mirror() {
-  // Messages of devices name logical IDs with 8 bits: an x2APIC's of cluster 0, which are those of the
-  // flat model.
+  // Messages of devices name logical IDs with 8 bits: an x2APIC's of cluster 0, which are those of
+  // the flat model.
   const bool x2apic = mode() == Mode::x2apic;
   physical_.mirror_logical(x2apic ? ldr_.load(relaxed) << 24 : ldr_.load(relaxed),
                            x2apic ? ~u32{0} : dfr_.load(relaxed));

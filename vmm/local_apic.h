@@ -56,8 +56,8 @@ class LocalApic {
 
   // ---- Delivery to the processor ----
 
-  // The vector to inject when L1 can take an interrupt: the highest of the IRR, if its class is above
-  // the processor's priority. SDM vol. 3, 11.8.3.1.
+  // The vector to inject when L1 can take an interrupt: the highest of the IRR, if its class is
+  // above the processor's priority. SDM vol. 3, 11.8.3.1.
   std::optional<u8> deliverable() const {
     if (!software_enabled()) [[unlikely]] {
       return std::nullopt;
@@ -118,8 +118,8 @@ class LocalApic {
   bool owns_page(Gpa gpa) const { return mode() == Mode::xapic && gpa.page() == base_page(); }
   Gpa base_page() const { return Gpa{apic_base() & address_mask()}; }
 
-  // The xAPIC page. Aligned 4-byte accesses are the architecture's; other reads give the bytes of the
-  // register they fall into (0 outside one), other writes do nothing.
+  // The xAPIC page. Aligned 4-byte accesses are the architecture's; other reads give the bytes of
+  // the register they fall into (0 outside one), other writes do nothing.
   u64 mmio_read(u32 offset, unsigned size);
   void mmio_write(u32 offset, unsigned size, u64 value);
 
@@ -130,7 +130,9 @@ class LocalApic {
   u64 apic_base() const { return apic_base_.load(std::memory_order_relaxed); }
   // CPUID.1:EDX.APIC follows it.
   bool hardware_enabled() const { return mode() != Mode::disabled; }
-  bool software_enabled() const { return (svr_.load(std::memory_order_relaxed) & apic::svr_enabled) != 0; }
+  bool software_enabled() const {
+    return (svr_.load(std::memory_order_relaxed) & apic::svr_enabled) != 0;
+  }
 
   // L1's TSC is the physical one plus `offset`.
   void set_tsc_offset(u64 offset);
@@ -170,16 +172,14 @@ class LocalApic {
   u32 initial_id() const { return identity_.apic_id; }
   u8 task_priority() const { return tpr_.load(std::memory_order_relaxed); }
 
-  // Whether an interrupt message with this destination is for this APIC. SDM vol. 3, 11.6.2. `wide`:
-  // the destination has 32 bits, as an x2APIC sends it, not 8.
+  // Whether an interrupt message with this destination is for this APIC. SDM vol. 3, 11.6.2.
+  // `wide`: the destination has 32 bits, as an x2APIC sends it, not 8.
   bool matches(u32 destination, bool logical, bool wide) const;
 
  private:
   friend class ApicBus;
 
-  u64 address_mask() const {
-    return bit_mask(identity_.physical_address_bits - 1u, kPageShift);
-  }
+  u64 address_mask() const { return bit_mask(identity_.physical_address_bits - 1u, kPageShift); }
   bool write_apic_base(u64 value);
   void reset_registers();
   void change_mode(Mode mode);
@@ -226,7 +226,7 @@ class LocalApic {
   std::atomic<u32> id_{0};  // the xAPIC ID (8 bits) or the x2APIC ID
   std::atomic<u32> ldr_{0};
   std::atomic<u32> dfr_{~u32{0}};
-  std::atomic<u32> errors_{0};       // since ESR was written
+  std::atomic<u32> errors_{0};  // since ESR was written
   u32 esr_ = 0;
   std::array<u32, apic::kLvts> lvt_{};
   std::atomic<u32> lvt_error_{apic::lvt_masked};  // lvt_[error], for other processors

@@ -31,11 +31,11 @@ struct Machine {
   static constexpr usize kMaxModules = 16;
 
   BootOptions options;
-  MemoryMap memory;           // as the loader told it
-  MemoryRange block;          // Aerie's own memory
+  MemoryMap memory;   // as the loader told it
+  MemoryRange block;  // Aerie's own memory
   std::array<BootModule, kMaxModules> modules{};
   usize module_count = 0;
-  u64 staging = 0;            // where the modules lie, up to the block's end, until L1 is loaded
+  u64 staging = 0;  // where the modules lie, up to the block's end, until L1 is loaded
 
   PageAllocator pages;
   telemetry::Block* telemetry = nullptr;
@@ -44,21 +44,21 @@ struct Machine {
   policy::CpuidPolicy cpuid_policy;
   policy::MsrPolicy msr_policy;
   policy::CrPolicy cr_policy;
-  bool has_xsave = false;     // the processor's; L0 sets CR4.OSXSAVE to read XCR0
+  bool has_xsave = false;  // the processor's; L0 sets CR4.OSXSAVE to read XCR0
   IoApic* ioapic = nullptr;
-  Hpa io_bitmap{};            // L1's: nothing trapped
-  Hpa l2_io_bitmap{};         // of every L2: everything trapped
+  Hpa io_bitmap{};     // L1's: nothing trapped
+  Hpa l2_io_bitmap{};  // of every L2: everything trapped
   Hpa l2_msr_bitmap{};
   u64 ioapic_page = 0xfec00000;
   unsigned physical_bits = 40;
 
-  unsigned found_cpus = 0;    // as ACPI lists them
-  unsigned cpus = 1;          // that run
+  unsigned found_cpus = 0;  // as ACPI lists them
+  unsigned cpus = 1;        // that run
   std::array<Vcpu*, kMaxCpus> vcpus{};
   std::array<u8, 256> cpu_of_apic_id{};  // 0xff: no such processor
 
   u64 tsc_hz = 0;
-  u64 apic_hz = 0;            // ticks of the APIC timer a second, divider 1
+  u64 apic_hz = 0;  // ticks of the APIC timer a second, divider 1
   std::atomic<unsigned> cpus_ready{0};
 };
 

@@ -1,5 +1,5 @@
-// L1's MSRs in one place: what vmm/policy asks of the vCPU (policy::MsrContext). RDMSR and WRMSR of L1
-// come through here, and the MSR lists of its VM entries and exits.
+// L1's MSRs in one place: what vmm/policy asks of the vCPU (policy::MsrContext). RDMSR and WRMSR of
+// L1 come through here, and the MSR lists of its VM entries and exits.
 #pragma once
 
 #include "cpu/arch/instructions.h"
@@ -17,8 +17,8 @@ class MsrAccess {
   [[nodiscard]] bool write(u32 index, u64 value) { return v_.msrs.write(*this, index, value); }
 
   // --- policy::MsrContext
-  // FS, GS, KERNEL_GS_BASE, the SYSCALL and SYSENTER MSRs of the guest that ran last are the processor's
-  // own; L1's, since an exit of L2 that reaches L1 has put them back by now.
+  // FS, GS, KERNEL_GS_BASE, the SYSCALL and SYSENTER MSRs of the guest that ran last are the
+  // processor's own; L1's, since an exit of L2 that reaches L1 has put them back by now.
   u64 hardware_read(u32 index) { return cpu::rdmsr(index); }
   void hardware_write(u32 index, u64 value) { cpu::wrmsr(index, value); }
   std::optional<u64> apic_read(u32 index) { return v_.apic.read_msr(index); }
@@ -49,7 +49,9 @@ class MsrAccess {
   void set_debugctl(u64 value) { v_.block_l1().set_debugctl(value); }
   void set_direct_read(u32 index, bool on) { v_.set_direct_msr_read(index, on); }
   std::optional<u64> virtualization_read(u32 index) { return virtualization_msr_read(v_, index); }
-  bool virtualization_write(u32 index, u64 value) { return virtualization_msr_write(v_, index, value); }
+  bool virtualization_write(u32 index, u64 value) {
+    return virtualization_msr_write(v_, index, value);
+  }
 
  private:
   Vcpu& v_;

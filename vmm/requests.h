@@ -2,9 +2,9 @@
 // vCPU look at it.
 //
 // The kick is a physical NMI. An NMI needs no EOI, no ISR bit of the physical APIC can hold it back
-// (a level interrupt whose EOI L1 owes holds back fixed ones for as long as L1 likes), and it cannot
-// be mistaken for a vector of L1's devices, which may use any of the 256. It can be mistaken for an
-// NMI of L1's, so the word says which it is:
+// (a level interrupt whose EOI L1 owes holds back fixed ones for as long as L1 likes), and it
+// cannot be mistaken for a vector of L1's devices, which may use any of the 256. It can be mistaken
+// for an NMI of L1's, so the word says which it is:
 //
 //   sender                                      receiver's NMI path
 //   old = word.fetch_or(work | kick_in_flight)
@@ -63,9 +63,7 @@ class Mailbox {
   void post_self_init() { (void)update(with_init, 0); }
 
   // The owner takes requests: what of `requests` was set, now cleared. Not for nmi and sipi.
-  u32 take(u32 requests) {
-    return word_.fetch_and(~requests) & requests;
-  }
+  u32 take(u32 requests) { return word_.fetch_and(~requests) & requests; }
   // NMIs that have come since: 0, 1 or 2.
   unsigned take_nmis() {
     return static_cast<unsigned>(NmiCount::get(word_.fetch_and(~(request::nmi | kNmiMask))));
@@ -78,7 +76,8 @@ class Mailbox {
     return static_cast<u8>(SipiVector::get(old));
   }
 
-  // The owner's NMI path, once for each physical NMI: whether it was the kick. Otherwise it is L1's.
+  // The owner's NMI path, once for each physical NMI: whether it was the kick. Otherwise it is
+  // L1's.
   [[nodiscard]] bool nmi_was_kick() {
     return (word_.fetch_and(~request::kick_in_flight) & request::kick_in_flight) != 0;
   }
@@ -97,9 +96,7 @@ class Mailbox {
     const u64 count = std::min<u64>(NmiCount::get(word) + 1, 2);
     return static_cast<u32>(NmiCount::set(word, count)) | request::nmi;
   }
-  static u32 with_init(u32 word) {
-    return (word & ~(request::sipi | kSipiMask)) | request::init;
-  }
+  static u32 with_init(u32 word) { return (word & ~(request::sipi | kSipiMask)) | request::init; }
   static u32 with_sipi(u32 word, u8 vector) {
     if ((word & request::sipi) != 0) {
       return word;
@@ -118,8 +115,8 @@ class Mailbox {
   std::atomic<u32> word_{0};
 };
 
-// NMIs that L1 is still to get: one while it handles one, else two, the second of which is taken when
-// the first returns (SDM vol. 3, 6.7.1).
+// NMIs that L1 is still to get: one while it handles one, else two, the second of which is taken
+// when the first returns (SDM vol. 3, 6.7.1).
 class NmiLatch {
  public:
   void add(unsigned nmis, bool blocked) {
@@ -150,8 +147,8 @@ class Startup {
   void set_waiting(bool waiting) { waiting_ = waiting; }
 
   // The next step the mailbox asks for; to be called until it says none. `init_blocked`: the
-  // processor is where INIT stays latched, in VMX root operation or with GIF clear (SDM vol. 3, 24.8;
-  // APM vol. 2, 15.17).
+  // processor is where INIT stays latched, in VMX root operation or with GIF clear (SDM vol.
+  // 3, 24.8; APM vol. 2, 15.17).
   Step next(Mailbox& mailbox, bool init_blocked) {
     const u32 pending = mailbox.pending();
     if ((pending & request::init) != 0 && !init_blocked) {

@@ -8,9 +8,9 @@ namespace {
 
 using apic::TimerMode;
 
-// A period shorter than L0 needs to take the interrupt would leave L1 no time at all: such a timer is
-// looked after this often. On a processor of its own L1 would find its vector in the IRR whenever it
-// looks. Physical ticks.
+// A period shorter than L0 needs to take the interrupt would leave L1 no time at all: such a timer
+// is looked after this often. On a processor of its own L1 would find its vector in the IRR
+// whenever it looks. Physical ticks.
 constexpr u64 kShortestPeriod = 500;
 
 // Divide configuration for a division by 2^shift (SDM vol. 3, figure 11-10).
@@ -156,10 +156,10 @@ void ApicTimer::program(HostApic& host, u64 now) {
     physical_lvt_ = vector;
     host.write(apic::lvt_timer, vector);
   }
-  // What 32 bits don't hold is counted in coarser ticks, up to 128 a tick, and what these don't hold
-  // in pieces: L0 finds the timer not expired and programs it again.
-  const unsigned shift = static_cast<unsigned>(
-      std::clamp(static_cast<int>(std::bit_width(*ticks)) - 32, 0, 7));
+  // What 32 bits don't hold is counted in coarser ticks, up to 128 a tick, and what these don't
+  // hold in pieces: L0 finds the timer not expired and programs it again.
+  const unsigned shift =
+      static_cast<unsigned>(std::clamp(static_cast<int>(std::bit_width(*ticks)) - 32, 0, 7));
   const u64 count = (*ticks >> shift) + ((*ticks & (bit(shift) - 1)) != 0 ? 1 : 0);
   if (const u32 value = divide_value(shift); physical_divide_ != value) {
     physical_divide_ = value;

@@ -3,8 +3,8 @@
 //
 // What the timer does is decided by arithmetic on the TSC; the physical timer only makes L0 look in
 // time. It runs one-shot with L1's own vector: L0 needs no vector of its own that a device of L1's
-// could use too, and a device interrupt of that vector coalesces with the timer's as it would without
-// Aerie. Whether the timer has fired is for expired() to say, not for the vector that came.
+// could use too, and a device interrupt of that vector coalesces with the timer's as it would
+// without Aerie. Whether the timer has fired is for expired() to say, not for the vector that came.
 //
 // The counter counts what the physical one counts (QEMU: 1 GHz), so that an L1 that calibrates it
 // against another clock finds what it would find without Aerie.
@@ -22,9 +22,9 @@ namespace aerie::vmm {
 struct TimerRatio {
   u64 apic_per_tsc = u64{1} << 32;
 
-  // From a calibration that counted both over one interval (read_clocks()), or from two frequencies.
-  // Rounded up, so that where a count comes out even the counter is seen to have run out when the
-  // physical one has.
+  // From a calibration that counted both over one interval (read_clocks()), or from two
+  // frequencies. Rounded up, so that where a count comes out even the counter is seen to have run
+  // out when the physical one has.
   static constexpr TimerRatio of(u64 apic_ticks, u64 tsc_ticks) {
     while (apic_ticks >= u64{1} << 32) {
       apic_ticks >>= 1;
@@ -84,8 +84,8 @@ class ApicTimer {
   // Takes note of an expiry: a one-shot or a deadline is over, a period begins.
   void consume(u64 now);
 
-  // Makes the physical timer fire at the next expiry, or not at all where L1 would see nothing of it
-  // (masked, stopped, a vector below 16).
+  // Makes the physical timer fire at the next expiry, or not at all where L1 would see nothing of
+  // it (masked, stopped, a vector below 16).
   void program(HostApic& host, u64 now);
   void disarm(HostApic& host);
   // The vector the physical timer is armed with.
@@ -93,9 +93,7 @@ class ApicTimer {
 
  private:
   apic::TimerMode mode() const { return apic::timer_mode(lvt_); }
-  unsigned divide_shift() const {
-    return (((divide_ & 3) | ((divide_ >> 1) & 4)) + 1) & 7;
-  }
+  unsigned divide_shift() const { return (((divide_ & 3) | ((divide_ >> 1) & 4)) + 1) & 7; }
   // Counter ticks since it was started, after division.
   u64 elapsed(u64 now) const { return ratio_.to_apic(now - base_) >> divide_shift(); }
   // Physical ticks until the next expiry; empty when none is coming.
@@ -105,14 +103,14 @@ class ApicTimer {
   u32 lvt_ = apic::lvt_masked;
   u32 divide_ = 0;
   u32 initial_count_ = 0;
-  bool running_ = false;     // the counter is not zero, or will be reloaded
-  u64 base_ = 0;             // physical TSC at which the counter was started
-  u64 next_ = 0;             // the expiry to come, in counter ticks from base_
-  u64 deadline_ = 0;         // in L1's TSC; zero when disarmed
+  bool running_ = false;  // the counter is not zero, or will be reloaded
+  u64 base_ = 0;          // physical TSC at which the counter was started
+  u64 next_ = 0;          // the expiry to come, in counter ticks from base_
+  u64 deadline_ = 0;      // in L1's TSC; zero when disarmed
   u64 tsc_offset_ = 0;
 
   std::optional<u8> armed_;
-  u32 physical_lvt_ = ~u32{0};     // last values written to the physical timer
+  u32 physical_lvt_ = ~u32{0};  // last values written to the physical timer
   u32 physical_divide_ = ~u32{0};
 };
 

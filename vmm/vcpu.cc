@@ -20,8 +20,8 @@ namespace rflags = cpu::rflags;
 
 void Vcpu::run() {
   for (;;) {
-    // What other processors ask for comes with a kick, which ends the run at once; what this one asks of
-    // itself comes with work_.
+    // What other processors ask for comes with a kick, which ends the run at once; what this one
+    // asks of itself comes with work_.
     if (work_) [[unlikely]] {
       service();
     }
@@ -43,8 +43,8 @@ void Vcpu::run() {
   }
 }
 
-// What the entry before left unfinished: an event whose delivery an exit broke off is delivered again,
-// an interrupt shadow wants a step, and TF of L0's own is taken out of the guest's flags.
+// What the entry before left unfinished: an event whose delivery an exit broke off is delivered
+// again, an interrupt shadow wants a step, and TF of L0's own is taken out of the guest's flags.
 void Vcpu::note_interrupted(Exit& exit) {
   work_ = true;
   if (in_l2()) {
@@ -83,7 +83,8 @@ void Vcpu::service() {
         }
       }
       nmis.add(apic.mailbox().take_nmis(), nmi_blocked);
-      const u32 taken = apic.mailbox().take(request::interrupt | request::tlb_flush | request::quiesce);
+      const u32 taken =
+          apic.mailbox().take(request::interrupt | request::tlb_flush | request::quiesce);
       if ((taken & request::tlb_flush) != 0) {
         block_l1_.flush(cpu::TlbFlush::everything);
         block_l2_.flush(cpu::TlbFlush::everything);
@@ -99,8 +100,8 @@ void Vcpu::service() {
   }
 }
 
-// SDM vol. 3, table 6-2: what was being delivered, then NMI, then external interrupts. An exception of
-// an instruction L0 performed is in event_ as well: it belongs to the instruction before.
+// SDM vol. 3, table 6-2: what was being delivered, then NMI, then external interrupts. An exception
+// of an instruction L0 performed is in event_ as well: it belongs to the instruction before.
 void Vcpu::deliver_events() {
   if (in_l2()) {
     activity_ = deliver_events_to_l2(*this) ? Activity::running : Activity::halted;
@@ -242,12 +243,13 @@ void Vcpu::end_step(Exit& exit) {
     b.set_interrupt_shadow(false);
     if (!guest_tf_) {
       b.set_dr6(b.dr6() & ~cpu::dr6::bs);
-      exit.reason = ExitReason::interrupt_window;  // nothing the guest sees: look at the events again
+      exit.reason =
+          ExitReason::interrupt_window;  // nothing the guest sees: look at the events again
     }
   } else if (exit.reason == ExitReason::pushf || exit.reason == ExitReason::popf ||
              exit.reason == ExitReason::software_interrupt) {
-    // Intercepted for the step alone. The shadow ends one instruction early, in front of an instruction
-    // that no wake-up depends on.
+    // Intercepted for the step alone. The shadow ends one instruction early, in front of an
+    // instruction that no wake-up depends on.
     step_ = StepReason::none;
     b.set_interrupt_shadow(false);
     exit.reason = ExitReason::interrupt_window;
@@ -257,7 +259,8 @@ void Vcpu::end_step(Exit& exit) {
 void Vcpu::raise(Event event) {
   work_ = true;
   // Faults push RFLAGS with RF set (SDM vol. 3, 18.3.1.1); #DB here is always a trap's.
-  if (event.type == EventType::hardware_exception && event.vector != static_cast<u8>(Exception::db) &&
+  if (event.type == EventType::hardware_exception &&
+      event.vector != static_cast<u8>(Exception::db) &&
       event.vector != static_cast<u8>(Exception::df)) {
     block().set_rflags(block().rflags() | rflags::rf);
   }
@@ -327,9 +330,8 @@ void Vcpu::set_up(unsigned index) {
   block_l1_.set_tdp_root(machine.host_map.root());
   msr_bitmap_ = machine.pages.allocate_contiguous(2);
   AERIE_CHECK(msr_bitmap_ != Hpa{});
-  machine.msr_policy.fill_svm_map(
-      std::span<u8, policy::MsrPolicy::kSvmMapSize>{physical_pointer<u8>(msr_bitmap_),
-                                                    policy::MsrPolicy::kSvmMapSize});
+  machine.msr_policy.fill_svm_map(std::span<u8, policy::MsrPolicy::kSvmMapSize>{
+      physical_pointer<u8>(msr_bitmap_), policy::MsrPolicy::kSvmMapSize});
   block_l1_.set_msr_bitmap(msr_bitmap_);
   block_l1_.set_io_bitmap(machine.io_bitmap);
   block_l1_.set_tag(1);
@@ -399,8 +401,8 @@ void Vcpu::reset() {
 }
 
 void Vcpu::start_at(u8 sipi_vector) {
-  block_l1_.set_segment(SegmentRegister::cs, {static_cast<u16>(sipi_vector << 8), 0x9b, 0xffff,
-                                              u64{sipi_vector} << 12});
+  block_l1_.set_segment(SegmentRegister::cs,
+                        {static_cast<u16>(sipi_vector << 8), 0x9b, 0xffff, u64{sipi_vector} << 12});
   block_l1_.set_rip(0);
   // FS, GS, LDTR and TR are the processor's, which still holds what ran before.
   block_l1_.load_syscall_state();

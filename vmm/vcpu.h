@@ -1,7 +1,7 @@
 // One L1 vCPU, which is one processor of the machine, and the loop that runs it.
 //
-// Everything of it is touched by its own processor only, but for the mailbox and the local APIC's atomic
-// parts.
+// Everything of it is touched by its own processor only, but for the mailbox and the local APIC's
+// atomic parts.
 #pragma once
 
 #include "cpu/arch/exception.h"
@@ -58,11 +58,11 @@ class Vcpu {
   cpu::CodeMode code_mode() {
     return cpu::code_mode(block().segment(cpu::SegmentRegister::cs), block().efer());
   }
-  // The exit's code does not fit the bytes at RIP, or they cannot be read: the guest changed its code or
-  // tables in between. Runs it again, a bounded number of times, then gives it #UD.
+  // The exit's code does not fit the bytes at RIP, or they cannot be read: the guest changed its
+  // code or tables in between. Runs it again, a bounded number of times, then gives it #UD.
   void refetch();
-  // RIP to the next instruction; ends the interrupt shadow, and a step; delivers the single-step trap
-  // where the guest has TF set (SDM vol. 3, 18.3.1.4).
+  // RIP to the next instruction; ends the interrupt shadow, and a step; delivers the single-step
+  // trap where the guest has TF set (SDM vol. 3, 18.3.1.4).
   [[gnu::always_inline]] void skip(const cpu::Instruction& instruction) {
     cpu::svm::Vmcb& b = active_->vmcb();
     const u64 next = b.save.rip + instruction.length;
@@ -96,7 +96,8 @@ class Vcpu {
   void raise_gp() { raise(cpu::Event::exception(cpu::Exception::gp, 0)); }
   bool has_event() const { return event_.valid; }
 
-  // Something of this vCPU changed that the next entry must look at: an event, an interrupt, a mask.
+  // Something of this vCPU changed that the next entry must look at: an event, an interrupt, a
+  // mask.
   void reevaluate() { work_ = true; }
   void halt() {
     activity_ = Activity::halted;
@@ -129,7 +130,8 @@ class Vcpu {
   ExitSites exit_sites;
   cpu::DecodeCache decode_cache;
   mmu::WalkCache walk_cache;
-  // How L1 translates linear addresses, as the caches' key. Every change of CR0, CR4 and EFER comes to L0.
+  // How L1 translates linear addresses, as the caches' key. Every change of CR0, CR4 and EFER comes
+  // to L0.
   mmu::ModeBits paging_mode() const { return paging_mode_; }
   // The rest of what there is to know of an exit of L1.
   cpu::Exit complete(cpu::Exit exit) const {
@@ -146,7 +148,8 @@ class Vcpu {
   u64 guest_efer() const { return block_l1_.efer(); }
   void set_guest_cr4(u64 value);
 
-  // Writes of L1's control registers, as instructions do them (control_registers.cc). False: #GP(0).
+  // Writes of L1's control registers, as instructions do them (control_registers.cc). False:
+  // #GP(0).
   [[nodiscard]] bool write_cr0(u64 value);
   [[nodiscard]] bool write_cr3(u64 value);
   [[nodiscard]] bool write_cr4(u64 value);
@@ -187,11 +190,11 @@ class Vcpu {
   cpu::Event event_{};
   Activity activity_ = Activity::running;
   StepReason step_ = StepReason::none;
-  bool stepping_ = false;     // TF in the control block is L0's
+  bool stepping_ = false;       // TF in the control block is L0's
   bool vmx_operation_ = false;  // after VMXON
-  bool guest_tf_ = false;     // what the guest had there
+  bool guest_tf_ = false;       // what the guest had there
   mmu::ModeBits paging_mode_{};
-  bool work_ = true;          // service() has something to do
+  bool work_ = true;  // service() has something to do
   u8 refetches_ = 0;
   unsigned index_ = 0;
   Hpa msr_bitmap_{};

@@ -22,9 +22,10 @@ bool host_is_tcg() {
 
 // What telemetry calls the VMX instructions, from Op::vmcall on.
 constexpr telemetry::Event kInstructionEvents[] = {
-    telemetry::Event::vmcall,  telemetry::Event::vmlaunch, telemetry::Event::vmresume, telemetry::Event::vmxoff,
-    telemetry::Event::vmxon,   telemetry::Event::vmclear,  telemetry::Event::vmptrld,  telemetry::Event::vmptrst,
-    telemetry::Event::vmread,  telemetry::Event::vmwrite,  telemetry::Event::invept,   telemetry::Event::invvpid,
+    telemetry::Event::vmcall,  telemetry::Event::vmlaunch, telemetry::Event::vmresume,
+    telemetry::Event::vmxoff,  telemetry::Event::vmxon,    telemetry::Event::vmclear,
+    telemetry::Event::vmptrld, telemetry::Event::vmptrst,  telemetry::Event::vmread,
+    telemetry::Event::vmwrite, telemetry::Event::invept,   telemetry::Event::invvpid,
     telemetry::Event::vmfunc,
 };
 constexpr unsigned event_index(cpu::Op op) {
@@ -84,7 +85,8 @@ void set_up_virtualization() {
   m.enabled = true;
   for (unsigned i = 0; i < kMaxCpus; ++i) {
     Vcpu& v = *machine.vcpus[i];
-    const Hpa memory = machine.pages.allocate_contiguous(align_up(sizeof(VmxCpu), kPageSize) / kPageSize);
+    const Hpa memory =
+        machine.pages.allocate_contiguous(align_up(sizeof(VmxCpu), kPageSize) / kPageSize);
     AERIE_CHECK(memory != Hpa{});
     v.vmx = new (physical_pointer<void>(memory)) VmxCpu{v};
     v.block_l2().set_msr_bitmap(machine.l2_msr_bitmap);
@@ -110,7 +112,8 @@ bool vmx_instruction(Vcpu& v, const cpu::Instruction& i) {
     v.set_vmx_operation(engine.in_operation());
     if (engine.in_l2()) [[likely]] {
       v.telemetry().count(telemetry::Event::nested_entry);
-      if (engine.attention() != 0 || v.block_l1().interrupt_window_requested() || v.nmis.pending()) {
+      if (engine.attention() != 0 || v.block_l1().interrupt_window_requested() ||
+          v.nmis.pending()) {
         v.reevaluate();
       }
     }

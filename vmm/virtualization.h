@@ -1,5 +1,5 @@
-// Where the vCPU meets the virtualization its L1 uses: nested/vmx, later nested/svm. vmm calls these at
-// fixed points; the engine behind them is chosen by what L1 is shown.
+// Where the vCPU meets the virtualization its L1 uses: nested/vmx, later nested/svm. vmm calls
+// these at fixed points; the engine behind them is chosen by what L1 is shown.
 #pragma once
 
 #include "cpu/decode/instruction.h"
@@ -18,7 +18,8 @@ bool virtualization_msr_write(Vcpu& v, u32 index, u64 value);
 bool vmx_instruction(Vcpu& v, const cpu::Instruction& instruction);
 // An exit of L2.
 void handle_l2_exit(Vcpu& v, const cpu::Exit& exit);
-// Before an entry to L2 for which events may be waiting. What runs afterwards may be L1. False: L2 halts.
+// Before an entry to L2 for which events may be waiting. What runs afterwards may be L1. False: L2
+// halts.
 bool deliver_events_to_l2(Vcpu& v);
 // L2 would take an interrupt now, by its own IDT or by an exit to L1.
 bool l2_accepts_interrupt(Vcpu& v);

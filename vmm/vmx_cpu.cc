@@ -91,7 +91,8 @@ u8 VmxContext::acknowledge_interrupt() {
 }
 
 void VmxContext::request_immediate_exit() {
-  // The kick, to itself: its NMI is pending when L2 is entered, and taken once the event is delivered.
+  // The kick, to itself: its NMI is pending when L2 is entered, and taken once the event is
+  // delivered.
   if (v_.apic.mailbox().post(request::quiesce)) {
     v_.apic.host().send_nmi(v_.apic.initial_id());
   }
@@ -177,8 +178,8 @@ const cpu::Instruction* VmxContext::refetch() {
   constexpr u8 kPatience = 32;
   if (++refetches_ >= kPatience) {
     refetches_ = 0;
-    log_warning("L2 cpu{}: the instruction at rip {x} cannot be read or does not fit its exit; #UD", v_.index(),
-                v_.block_l2().rip());
+    log_warning("L2 cpu{}: the instruction at rip {x} cannot be read or does not fit its exit; #UD",
+                v_.index(), v_.block_l2().rip());
     cpu_.engine.raise_l2(cpu::Event::exception(cpu::Exception::ud));
   }
   return nullptr;
@@ -228,17 +229,20 @@ mmu::Root* VmxContext::find_root(u64 eptp) {
   before_reentry();
 }
 
-// Whether L2's access to `linear` comes upon the second-dimension fault at `ngpa`; `bits`: mmu::access.
-// `entry`: where not an entry of EPT12 but this host refused it, the L2 page-table entry's own address.
-bool VmxContext::faults_at(u64 linear, u32 bits, Ngpa ngpa, bool page_walk, std::optional<Gpa> entry) {
+// Whether L2's access to `linear` comes upon the second-dimension fault at `ngpa`; `bits`:
+// mmu::access. `entry`: where not an entry of EPT12 but this host refused it, the L2 page-table
+// entry's own address.
+bool VmxContext::faults_at(u64 linear, u32 bits, Ngpa ngpa, bool page_walk,
+                           std::optional<Gpa> entry) {
   auto& b = v_.block_l2();
-  const mmu::GuestPaging paging = mmu::GuestPaging::make(
-      b.cr0(), b.cr3(), b.cr4(), b.efer(),
-      {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
+  const mmu::GuestPaging paging =
+      mmu::GuestPaging::make(b.cr0(), b.cr3(), b.cr4(), b.efer(),
+                             {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
   constexpr mmu::WalkOptions kLook{.set_accessed_dirty = false};
   const mmu::GuestWalk walk = mmu::walk_guest(
       machine.l1_memory, paging,
-      mmu::EptDimension{machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept, kLook}, linear, bits, kLook);
+      mmu::EptDimension{machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept, kLook}, linear, bits,
+      kLook);
   if (walk.status == mmu::GuestWalk::Status::nested_fault) {
     return walk.nested.page_walk == page_walk && walk.nested.address.frame() == ngpa.frame() &&
            (walk.nested.address.value() & kPageMask & ~u64{7}) <= ngpa.offset();
@@ -253,10 +257,12 @@ bool VmxContext::faults_at(u64 linear, u32 bits, Ngpa ngpa, bool page_walk, std:
   return false;
 }
 
-// The linear address of L2 whose translation ended in the violation at `ngpa`. SVM does not say it: it is
-// looked for among the instruction's own addresses, and each is walked to see that it leads there. Nothing
-// where none does: an event's delivery, a descriptor, an operand of an instruction not known by name.
-std::optional<u64> VmxContext::violating_linear_address(const cpu::Exit& exit, std::optional<Gpa> entry) {
+// The linear address of L2 whose translation ended in the violation at `ngpa`. SVM does not say it:
+// it is looked for among the instruction's own addresses, and each is walked to see that it leads
+// there. Nothing where none does: an event's delivery, a descriptor, an operand of an instruction
+// not known by name.
+std::optional<u64> VmxContext::violating_linear_address(const cpu::Exit& exit,
+                                                        std::optional<Gpa> entry) {
   const Ngpa ngpa{exit.info2};
   const bool page_walk = (exit.error_code & cpu::tdp_fault::page_walk) != 0;
   const bool fetch = !page_walk && (exit.error_code & cpu::pfec::fetch) != 0;
@@ -285,13 +291,15 @@ std::optional<u64> VmxContext::violating_linear_address(const cpu::Exit& exit, s
     return std::nullopt;
   };
   if (fetch || page_walk) {
-    const u64 linear = wide ? b.rip() : static_cast<u32>(b.segment(SegmentRegister::cs).base + b.rip());
+    const u64 linear =
+        wide ? b.rip() : static_cast<u32>(b.segment(SegmentRegister::cs).base + b.rip());
     const auto found = from(linear, (who & mmu::access::user) | mmu::access::fetch, 15);
     if (found.has_value() || fetch) {
       return found;
     }
   }
-  const cpu::Instruction* i = decode_l2_slowly({b.cr0(), b.cr4(), b.efer(), true}, root_generation_);
+  const cpu::Instruction* i =
+      decode_l2_slowly({b.cr0(), b.cr4(), b.efer(), true}, root_generation_);
   if (i == nullptr) {
     return std::nullopt;
   }
@@ -299,13 +307,15 @@ std::optional<u64> VmxContext::violating_linear_address(const cpu::Exit& exit, s
   const unsigned size = std::max<unsigned>(i->operand_size, 1);
   const u32 bits = who | (write ? mmu::access::write : 0);
   const auto through = [&](SegmentRegister name, u64 offset) -> std::optional<u64> {
-    const cpu::LinearAddress at = cpu::linearize(mode, name, b.segment(name), offset, size,
-                                                 write ? cpu::MemoryAccess::write : cpu::MemoryAccess::read);
+    const cpu::LinearAddress at =
+        cpu::linearize(mode, name, b.segment(name), offset, size,
+                       write ? cpu::MemoryAccess::write : cpu::MemoryAccess::read);
     return at.fault.valid ? std::nullopt : from(at.value, bits, size);
   };
   const u64 mask = ~u64{0} >> (64 - 8 * i->address_size);
   const bool source = i->op == cpu::Op::movs || i->op == cpu::Op::lods || i->op == cpu::Op::outs;
-  const bool destination = i->op == cpu::Op::movs || i->op == cpu::Op::stos || i->op == cpu::Op::ins;
+  const bool destination =
+      i->op == cpu::Op::movs || i->op == cpu::Op::stos || i->op == cpu::Op::ins;
   if (source || destination) {
     std::optional<u64> found;
     if (source && !write) {
@@ -322,8 +332,10 @@ std::optional<u64> VmxContext::violating_linear_address(const cpu::Exit& exit, s
   return through(i->segment, cpu::effective_offset(*i, r, cpu::next_rip(*i, b.rip(), mode.code)));
 }
 
-// A violation for L1, with its linear address if that is to be had. Without, bits 7 and 8 are clear.
-TdpOutcome VmxContext::violation_for_l1(const cpu::Exit& exit, u64 qualification, std::optional<Gpa> entry) {
+// A violation for L1, with its linear address if that is to be had. Without, bits 7 and 8 are
+// clear.
+TdpOutcome VmxContext::violation_for_l1(const cpu::Exit& exit, u64 qualification,
+                                        std::optional<Gpa> entry) {
   std::optional<u64> linear;
   if ((qualification & bit(7)) != 0) {
     linear = violating_linear_address(exit, entry);
@@ -341,7 +353,8 @@ TdpOutcome VmxContext::handle_l2_tdp_fault(const cpu::Exit& exit) {
   }
   using Kind = mmu::FaultResult::Kind;
   v_.telemetry().count(telemetry::Event::shadow_fault);
-  const mmu::FaultResult r = vmx_machine.pager.handle_fault(v_.index(), *root_, ngpa, exit.error_code);
+  const mmu::FaultResult r =
+      vmx_machine.pager.handle_fault(v_.index(), *root_, ngpa, exit.error_code);
   root_generation_ = root_->generation.load(std::memory_order_relaxed);
   switch (r.kind) {
     case Kind::mapped:
@@ -367,8 +380,8 @@ TdpOutcome VmxContext::handle_l2_tdp_fault(const cpu::Exit& exit) {
   return {};
 }
 
-// The pager compares the tables at the next entry: what L1 edits before that counts as well (SDM vol. 3,
-// 29.4.2).
+// The pager compares the tables at the next entry: what L1 edits before that counts as well (SDM
+// vol. 3, 29.4.2).
 void VmxContext::invept(nested::vmx::InveptType type, u64 eptp) {
   const mmu::GuestFlush flush = type == nested::vmx::InveptType::single_context
                                     ? vmx_machine.pager.invept_single(v_.index(), mmu::Eptp{eptp})
@@ -384,8 +397,9 @@ bool VmxContext::read_l2_physical(Ngpa ngpa, void* to, u64 size) {
     const u64 part = std::min<u64>(size, kPageSize - ngpa.offset());
     Gpa gpa{ngpa.value()};
     if (root_ != nullptr) {
-      const mmu::EptWalk walk = mmu::walk_ept(machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept, ngpa,
-                                              mmu::ept_access::read, {.set_accessed_dirty = false});
+      const mmu::EptWalk walk =
+          mmu::walk_ept(machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept, ngpa,
+                        mmu::ept_access::read, {.set_accessed_dirty = false});
       if (walk.status != mmu::EptWalk::Status::ok) {
         return false;
       }
@@ -403,9 +417,9 @@ bool VmxContext::read_l2_physical(Ngpa ngpa, void* to, u64 size) {
 
 bool VmxContext::access_l2_linear(u64 linear, void* data, u64 size, bool write) {
   auto& b = v_.block_l2();
-  const mmu::GuestPaging paging = mmu::GuestPaging::make(
-      b.cr0(), b.cr3(), b.cr4(), b.efer(),
-      {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
+  const mmu::GuestPaging paging =
+      mmu::GuestPaging::make(b.cr0(), b.cr3(), b.cr4(), b.efer(),
+                             {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
   u32 bits = write ? mmu::access::write : mmu::access::read;
   if (b.cpl() == 3) {
     bits |= mmu::access::user;
@@ -418,16 +432,18 @@ bool VmxContext::access_l2_linear(u64 linear, void* data, u64 size, bool write) 
     mmu::GuestWalk walk;
     for (unsigned attempt = 0; attempt < 8; ++attempt) {
       walk = root_ != nullptr
-                 ? mmu::walk_guest(machine.l1_memory, paging,
-                                   mmu::EptDimension{machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept}, linear,
-                                   bits)
+                 ? mmu::walk_guest(
+                       machine.l1_memory, paging,
+                       mmu::EptDimension{machine.l1_memory, mmu::Eptp{eptp_}, vmx_machine.ept},
+                       linear, bits)
                  : mmu::walk_l1(machine.l1_memory, paging, linear, bits);
       if (walk.status != mmu::GuestWalk::Status::retry) {
         break;
       }
     }
     switch (walk.status) {
-      case mmu::GuestWalk::Status::ok: break;
+      case mmu::GuestWalk::Status::ok:
+        break;
       case mmu::GuestWalk::Status::nested_fault:
         cpu_.engine.reflect_violation(walk.nested.address, walk.nested.qualification(), linear);
         return false;
@@ -468,9 +484,15 @@ u64 port_in(u16 port, unsigned size) {
 }
 void port_out(u16 port, unsigned size, u64 value) {
   switch (size) {
-    case 1: cpu::outb(port, static_cast<u8>(value)); break;
-    case 2: cpu::outw(port, static_cast<u16>(value)); break;
-    default: cpu::outl(port, static_cast<u32>(value)); break;
+    case 1:
+      cpu::outb(port, static_cast<u8>(value));
+      break;
+    case 2:
+      cpu::outw(port, static_cast<u16>(value));
+      break;
+    default:
+      cpu::outl(port, static_cast<u32>(value));
+      break;
   }
 }
 
@@ -503,7 +525,8 @@ bool VmxContext::perform_l2_io(const cpu::Exit& exit, const cpu::Instruction& i)
   const unsigned index = static_cast<unsigned>(io.in() ? cpu::Gpr::rdi : cpu::Gpr::rsi);
   const auto name = io.in() ? SegmentRegister::es : i.segment;
   const u64 mask = ~u64{0} >> (64 - 8 * i.address_size);
-  const i64 step = (b.rflags() & cpu::rflags::df) != 0 ? -static_cast<i64>(size) : static_cast<i64>(size);
+  const i64 step =
+      (b.rflags() & cpu::rflags::df) != 0 ? -static_cast<i64>(size) : static_cast<i64>(size);
   for (unsigned n = 0; n < 64; ++n) {
     if (i.repeated() && (r[cpu::Gpr::rcx] & mask) == 0) {
       return true;
@@ -527,7 +550,8 @@ bool VmxContext::perform_l2_io(const cpu::Exit& exit, const cpu::Instruction& i)
       }
       port_out(io.port(), size, value);
     }
-    cpu::write_register(r, static_cast<u8>(index), i.address_size, r.gpr[index] + static_cast<u64>(step));
+    cpu::write_register(r, static_cast<u8>(index), i.address_size,
+                        r.gpr[index] + static_cast<u64>(step));
     if (!i.repeated()) {
       return true;
     }
@@ -545,8 +569,11 @@ unsigned VmxContext::emulate_l2_access(const cpu::Exit& exit) {
   if (cpu::emulate_simple_mmio(*i, v_.registers(), L2Device{v_, gpa})) {
     return i->length;
   }
-  log_warning("L2 cpu{}: the instruction at rip {x} accesses the trapped page {x} in a way Aerie does not perform; "
-              "#GP", v_.index(), v_.block_l2().rip(), gpa);
+  log_warning(
+      "L2 cpu{}: the instruction at rip {x} accesses the trapped page {x} in a way Aerie does not "
+      "perform; "
+      "#GP",
+      v_.index(), v_.block_l2().rip(), gpa);
   cpu_.engine.raise_l2(cpu::Event::exception(cpu::Exception::gp, 0));
   return 0;
 }

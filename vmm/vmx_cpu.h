@@ -1,5 +1,5 @@
-// The VMX engine (nested/vmx) on a vCPU: what the engine asks for (nested/vmx/context.h), in terms of the
-// vCPU, its APIC and the shadow pager.
+// The VMX engine (nested/vmx) on a vCPU: what the engine asks for (nested/vmx/context.h), in terms
+// of the vCPU, its APIC and the shadow pager.
 #pragma once
 
 #include <optional>
@@ -63,7 +63,14 @@ class VmxContext {
   u64 efer_allowed() const { return machine.cr_policy.efer_allowed(); }
   cpu::Intercepts l0_intercepts() const {
     using enum cpu::ExitReason;
-    return cpu::Intercepts{}.on(external_interrupt).on(nmi).on(smi).on(init).on(shutdown).on(monitor).on(mwait);
+    return cpu::Intercepts{}
+        .on(external_interrupt)
+        .on(nmi)
+        .on(smi)
+        .on(init)
+        .on(shutdown)
+        .on(monitor)
+        .on(mwait);
   }
   bool intercepts_xsetbv() const { return vmx_machine.intercepts_xsetbv; }
   u64 xcr0() const { return machine.has_xsave ? cpu::xgetbv(0) : 1; }
@@ -121,7 +128,8 @@ class VmxContext {
   void change_translation(const nested::vmx::L2Translation& t);
   const cpu::Instruction* decode_l2_slowly(mmu::ModeBits bits, u64 generation);
   const cpu::Instruction* refetch();
-  nested::vmx::TdpOutcome violation_for_l1(const cpu::Exit& exit, u64 qualification, std::optional<Gpa> entry);
+  nested::vmx::TdpOutcome violation_for_l1(const cpu::Exit& exit, u64 qualification,
+                                           std::optional<Gpa> entry);
   std::optional<u64> violating_linear_address(const cpu::Exit& exit, std::optional<Gpa> entry);
   bool faults_at(u64 linear, u32 bits, Ngpa ngpa, bool page_walk, std::optional<Gpa> entry);
   // Copies by L2's linear address; page faults and violations go where they belong.
@@ -134,7 +142,7 @@ class VmxContext {
   u64 root_generation_ = 0;
   u16 vpid_ = 0;
   u8 refetches_ = 0;
-  Gpa emulate_at_{};           // of the access that handle_l2_tdp_fault() said to emulate
+  Gpa emulate_at_{};  // of the access that handle_l2_tdp_fault() said to emulate
 };
 static_assert(nested::vmx::L1Context<VmxContext>);
 

@@ -1,5 +1,5 @@
-// Exceptions and the events that are injected into a guest. SDM vol. 3, 6.3.1 and 25.8.3; APM vol. 2,
-// 8.2 and 15.20.
+// Exceptions and the events that are injected into a guest. SDM vol. 3, 6.3.1 and 25.8.3; APM vol.
+// 2, 8.2 and 15.20.
 #pragma once
 
 #include "base/bits.h"
@@ -8,8 +8,26 @@
 namespace aerie::cpu {
 
 enum class Exception : u8 {
-  de = 0, db = 1, nmi = 2, bp = 3, of = 4, br = 5, ud = 6, nm = 7, df = 8, ts = 10, np = 11, ss = 12,
-  gp = 13, pf = 14, mf = 16, ac = 17, mc = 18, xm = 19, ve = 20, cp = 21,
+  de = 0,
+  db = 1,
+  nmi = 2,
+  bp = 3,
+  of = 4,
+  br = 5,
+  ud = 6,
+  nm = 7,
+  df = 8,
+  ts = 10,
+  np = 11,
+  ss = 12,
+  gp = 13,
+  pf = 14,
+  mf = 16,
+  ac = 17,
+  mc = 18,
+  xm = 19,
+  ve = 20,
+  cp = 21,
 };
 
 constexpr u32 exception_bit(Exception e) { return u32{1} << static_cast<u8>(e); }
@@ -51,13 +69,14 @@ struct Event {
     return {.valid = true, .type = EventType::hardware_exception, .vector = static_cast<u8>(e)};
   }
   static constexpr Event exception(Exception e, u32 error) {
-    return {.valid = true, .type = EventType::hardware_exception, .vector = static_cast<u8>(e),
-            .has_error = true, .error = error};
+    return {.valid = true,
+            .type = EventType::hardware_exception,
+            .vector = static_cast<u8>(e),
+            .has_error = true,
+            .error = error};
   }
   static constexpr Event interrupt(u8 vector) { return {.valid = true, .vector = vector}; }
-  static constexpr Event nmi() {
-    return {.valid = true, .type = EventType::nmi, .vector = 2};
-  }
+  static constexpr Event nmi() { return {.valid = true, .type = EventType::nmi, .vector = 2}; }
 };
 
 // Page-fault error code bits (SDM vol. 3, 4.7).

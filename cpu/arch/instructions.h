@@ -13,7 +13,9 @@ struct CpuidResult {
 
 inline CpuidResult cpuid(u32 leaf, u32 subleaf = 0) {
   CpuidResult r;
-  asm volatile("cpuid" : "=a"(r.eax), "=b"(r.ebx), "=c"(r.ecx), "=d"(r.edx) : "a"(leaf), "c"(subleaf));
+  asm volatile("cpuid"
+               : "=a"(r.eax), "=b"(r.ebx), "=c"(r.ecx), "=d"(r.edx)
+               : "a"(leaf), "c"(subleaf));
   return r;
 }
 inline u64 rdtsc() {
@@ -27,7 +29,8 @@ inline u64 rdmsr(u32 index) {
   return (u64{high} << 32) | low;
 }
 inline void wrmsr(u32 index, u64 value) {
-  asm volatile("wrmsr" ::"c"(index), "a"(static_cast<u32>(value)), "d"(static_cast<u32>(value >> 32))
+  asm volatile("wrmsr" ::"c"(index), "a"(static_cast<u32>(value)),
+               "d"(static_cast<u32>(value >> 32))
                : "memory");
 }
 inline u64 xgetbv(u32 index) {
@@ -36,13 +39,30 @@ inline u64 xgetbv(u32 index) {
   return (u64{high} << 32) | low;
 }
 inline void xsetbv(u32 index, u64 value) {
-  asm volatile("xsetbv" ::"c"(index), "a"(static_cast<u32>(value)), "d"(static_cast<u32>(value >> 32)));
+  asm volatile("xsetbv" ::"c"(index), "a"(static_cast<u32>(value)),
+               "d"(static_cast<u32>(value >> 32)));
 }
 
-inline u64 read_cr0() { u64 v; asm volatile("mov %%cr0, %0" : "=r"(v)); return v; }
-inline u64 read_cr2() { u64 v; asm volatile("mov %%cr2, %0" : "=r"(v)); return v; }
-inline u64 read_cr3() { u64 v; asm volatile("mov %%cr3, %0" : "=r"(v)); return v; }
-inline u64 read_cr4() { u64 v; asm volatile("mov %%cr4, %0" : "=r"(v)); return v; }
+inline u64 read_cr0() {
+  u64 v;
+  asm volatile("mov %%cr0, %0" : "=r"(v));
+  return v;
+}
+inline u64 read_cr2() {
+  u64 v;
+  asm volatile("mov %%cr2, %0" : "=r"(v));
+  return v;
+}
+inline u64 read_cr3() {
+  u64 v;
+  asm volatile("mov %%cr3, %0" : "=r"(v));
+  return v;
+}
+inline u64 read_cr4() {
+  u64 v;
+  asm volatile("mov %%cr4, %0" : "=r"(v));
+  return v;
+}
 inline void write_cr0(u64 v) { asm volatile("mov %0, %%cr0" ::"r"(v) : "memory"); }
 inline void write_cr2(u64 v) { asm volatile("mov %0, %%cr2" ::"r"(v) : "memory"); }
 inline void write_cr3(u64 v) { asm volatile("mov %0, %%cr3" ::"r"(v) : "memory"); }
@@ -51,27 +71,51 @@ inline void write_cr4(u64 v) { asm volatile("mov %0, %%cr4" ::"r"(v) : "memory")
 template <unsigned N>
 u64 read_dr() {
   u64 v;
-  if constexpr (N == 0) asm volatile("mov %%dr0, %0" : "=r"(v));
-  else if constexpr (N == 1) asm volatile("mov %%dr1, %0" : "=r"(v));
-  else if constexpr (N == 2) asm volatile("mov %%dr2, %0" : "=r"(v));
-  else if constexpr (N == 3) asm volatile("mov %%dr3, %0" : "=r"(v));
-  else if constexpr (N == 6) asm volatile("mov %%dr6, %0" : "=r"(v));
-  else asm volatile("mov %%dr7, %0" : "=r"(v));
+  if constexpr (N == 0)
+    asm volatile("mov %%dr0, %0" : "=r"(v));
+  else if constexpr (N == 1)
+    asm volatile("mov %%dr1, %0" : "=r"(v));
+  else if constexpr (N == 2)
+    asm volatile("mov %%dr2, %0" : "=r"(v));
+  else if constexpr (N == 3)
+    asm volatile("mov %%dr3, %0" : "=r"(v));
+  else if constexpr (N == 6)
+    asm volatile("mov %%dr6, %0" : "=r"(v));
+  else
+    asm volatile("mov %%dr7, %0" : "=r"(v));
   return v;
 }
 template <unsigned N>
 void write_dr(u64 v) {
-  if constexpr (N == 0) asm volatile("mov %0, %%dr0" ::"r"(v));
-  else if constexpr (N == 1) asm volatile("mov %0, %%dr1" ::"r"(v));
-  else if constexpr (N == 2) asm volatile("mov %0, %%dr2" ::"r"(v));
-  else if constexpr (N == 3) asm volatile("mov %0, %%dr3" ::"r"(v));
-  else if constexpr (N == 6) asm volatile("mov %0, %%dr6" ::"r"(v));
-  else asm volatile("mov %0, %%dr7" ::"r"(v));
+  if constexpr (N == 0)
+    asm volatile("mov %0, %%dr0" ::"r"(v));
+  else if constexpr (N == 1)
+    asm volatile("mov %0, %%dr1" ::"r"(v));
+  else if constexpr (N == 2)
+    asm volatile("mov %0, %%dr2" ::"r"(v));
+  else if constexpr (N == 3)
+    asm volatile("mov %0, %%dr3" ::"r"(v));
+  else if constexpr (N == 6)
+    asm volatile("mov %0, %%dr6" ::"r"(v));
+  else
+    asm volatile("mov %0, %%dr7" ::"r"(v));
 }
 
-inline u8 inb(u16 port) { u8 v; asm volatile("inb %1, %0" : "=a"(v) : "Nd"(port)); return v; }
-inline u16 inw(u16 port) { u16 v; asm volatile("inw %1, %0" : "=a"(v) : "Nd"(port)); return v; }
-inline u32 inl(u16 port) { u32 v; asm volatile("inl %1, %0" : "=a"(v) : "Nd"(port)); return v; }
+inline u8 inb(u16 port) {
+  u8 v;
+  asm volatile("inb %1, %0" : "=a"(v) : "Nd"(port));
+  return v;
+}
+inline u16 inw(u16 port) {
+  u16 v;
+  asm volatile("inw %1, %0" : "=a"(v) : "Nd"(port));
+  return v;
+}
+inline u32 inl(u16 port) {
+  u32 v;
+  asm volatile("inl %1, %0" : "=a"(v) : "Nd"(port));
+  return v;
+}
 inline void outb(u16 port, u8 v) { asm volatile("outb %0, %1" ::"a"(v), "Nd"(port)); }
 inline void outw(u16 port, u16 v) { asm volatile("outw %0, %1" ::"a"(v), "Nd"(port)); }
 inline void outl(u16 port, u32 v) { asm volatile("outl %0, %1" ::"a"(v), "Nd"(port)); }

@@ -7,10 +7,27 @@
 namespace aerie::cpu {
 
 // In the encoding order of ModRM and of VM-exit qualifications.
-enum class Gpr : u8 { rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15 };
+enum class Gpr : u8 {
+  rax,
+  rcx,
+  rdx,
+  rbx,
+  rsp,
+  rbp,
+  rsi,
+  rdi,
+  r8,
+  r9,
+  r10,
+  r11,
+  r12,
+  r13,
+  r14,
+  r15
+};
 
-// A guest's general registers while L0 runs. RAX and RSP are here too: the backend moves them to and
-// from its control block. RIP and RFLAGS stay in the control block.
+// A guest's general registers while L0 runs. RAX and RSP are here too: the backend moves them to
+// and from its control block. RIP and RFLAGS stay in the control block.
 struct GuestRegisters {
   u64 gpr[16];
 
@@ -40,10 +57,10 @@ inline constexpr u64 sce = bit(0), lme = bit(8), lma = bit(10), nxe = bit(11), s
 }  // namespace efer
 
 namespace rflags {
-inline constexpr u64 cf = bit(0), fixed = bit(1), pf = bit(2), af = bit(4), zf = bit(6), sf = bit(7),
-                     tf = bit(8), interrupt = bit(9), df = bit(10), of = bit(11), iopl = bit_mask(13, 12),
-                     nt = bit(14), rf = bit(16), vm = bit(17), ac = bit(18), vif = bit(19),
-                     vip = bit(20), id = bit(21);
+inline constexpr u64 cf = bit(0), fixed = bit(1), pf = bit(2), af = bit(4), zf = bit(6),
+                     sf = bit(7), tf = bit(8), interrupt = bit(9), df = bit(10), of = bit(11),
+                     iopl = bit_mask(13, 12), nt = bit(14), rf = bit(16), vm = bit(17),
+                     ac = bit(18), vif = bit(19), vip = bit(20), id = bit(21);
 inline constexpr u64 arithmetic = cf | pf | af | zf | sf | of;
 }  // namespace rflags
 

@@ -19,72 +19,137 @@ struct Name {
 // What is missing here is Op::other. Mnemonics that stand for several Ops (MOV, POP) are told apart
 // by opcode in op_of().
 constexpr Name kNames[] = {
-    {ZYDIS_MNEMONIC_CPUID, Op::cpuid}, {ZYDIS_MNEMONIC_HLT, Op::hlt},
-    {ZYDIS_MNEMONIC_RDMSR, Op::rdmsr}, {ZYDIS_MNEMONIC_WRMSR, Op::wrmsr},
-    {ZYDIS_MNEMONIC_RDTSC, Op::rdtsc}, {ZYDIS_MNEMONIC_RDTSCP, Op::rdtscp},
-    {ZYDIS_MNEMONIC_RDPMC, Op::rdpmc}, {ZYDIS_MNEMONIC_RDPRU, Op::rdpru},
-    {ZYDIS_MNEMONIC_RDPID, Op::rdpid}, {ZYDIS_MNEMONIC_RDRAND, Op::rdrand},
-    {ZYDIS_MNEMONIC_RDSEED, Op::rdseed}, {ZYDIS_MNEMONIC_INVD, Op::invd},
+    {ZYDIS_MNEMONIC_CPUID, Op::cpuid},
+    {ZYDIS_MNEMONIC_HLT, Op::hlt},
+    {ZYDIS_MNEMONIC_RDMSR, Op::rdmsr},
+    {ZYDIS_MNEMONIC_WRMSR, Op::wrmsr},
+    {ZYDIS_MNEMONIC_RDTSC, Op::rdtsc},
+    {ZYDIS_MNEMONIC_RDTSCP, Op::rdtscp},
+    {ZYDIS_MNEMONIC_RDPMC, Op::rdpmc},
+    {ZYDIS_MNEMONIC_RDPRU, Op::rdpru},
+    {ZYDIS_MNEMONIC_RDPID, Op::rdpid},
+    {ZYDIS_MNEMONIC_RDRAND, Op::rdrand},
+    {ZYDIS_MNEMONIC_RDSEED, Op::rdseed},
+    {ZYDIS_MNEMONIC_INVD, Op::invd},
     {ZYDIS_MNEMONIC_WBINVD, Op::wbinvd},
-    {ZYDIS_MNEMONIC_INVLPG, Op::invlpg}, {ZYDIS_MNEMONIC_INVLPGA, Op::invlpga},
-    {ZYDIS_MNEMONIC_INVPCID, Op::invpcid}, {ZYDIS_MNEMONIC_PAUSE, Op::pause},
-    {ZYDIS_MNEMONIC_MONITOR, Op::monitor}, {ZYDIS_MNEMONIC_MWAIT, Op::mwait},
-    {ZYDIS_MNEMONIC_MONITORX, Op::monitorx}, {ZYDIS_MNEMONIC_MWAITX, Op::mwaitx},
-    {ZYDIS_MNEMONIC_UMONITOR, Op::umonitor}, {ZYDIS_MNEMONIC_UMWAIT, Op::umwait},
-    {ZYDIS_MNEMONIC_TPAUSE, Op::tpause}, {ZYDIS_MNEMONIC_XSETBV, Op::xsetbv},
-    {ZYDIS_MNEMONIC_XGETBV, Op::xgetbv}, {ZYDIS_MNEMONIC_XSAVES, Op::xsaves},
-    {ZYDIS_MNEMONIC_XSAVES64, Op::xsaves}, {ZYDIS_MNEMONIC_XRSTORS, Op::xrstors},
-    {ZYDIS_MNEMONIC_XRSTORS64, Op::xrstors}, {ZYDIS_MNEMONIC_SWAPGS, Op::swapgs},
-    {ZYDIS_MNEMONIC_ENCLS, Op::encls}, {ZYDIS_MNEMONIC_PCONFIG, Op::pconfig},
-    {ZYDIS_MNEMONIC_RSM, Op::rsm}, {ZYDIS_MNEMONIC_IN, Op::in},
-    {ZYDIS_MNEMONIC_OUT, Op::out}, {ZYDIS_MNEMONIC_INSB, Op::ins},
-    {ZYDIS_MNEMONIC_INSW, Op::ins}, {ZYDIS_MNEMONIC_INSD, Op::ins},
-    {ZYDIS_MNEMONIC_OUTSB, Op::outs}, {ZYDIS_MNEMONIC_OUTSW, Op::outs},
-    {ZYDIS_MNEMONIC_OUTSD, Op::outs}, {ZYDIS_MNEMONIC_CLTS, Op::clts},
-    {ZYDIS_MNEMONIC_LMSW, Op::lmsw}, {ZYDIS_MNEMONIC_SMSW, Op::smsw},
-    {ZYDIS_MNEMONIC_LGDT, Op::lgdt}, {ZYDIS_MNEMONIC_LIDT, Op::lidt},
-    {ZYDIS_MNEMONIC_SGDT, Op::sgdt}, {ZYDIS_MNEMONIC_SIDT, Op::sidt},
-    {ZYDIS_MNEMONIC_LLDT, Op::lldt}, {ZYDIS_MNEMONIC_LTR, Op::ltr},
-    {ZYDIS_MNEMONIC_SLDT, Op::sldt}, {ZYDIS_MNEMONIC_STR, Op::str},
-    {ZYDIS_MNEMONIC_INT3, Op::int3}, {ZYDIS_MNEMONIC_INTO, Op::into},
-    {ZYDIS_MNEMONIC_INT, Op::int_n}, {ZYDIS_MNEMONIC_INT1, Op::icebp},
-    {ZYDIS_MNEMONIC_IRET, Op::iret}, {ZYDIS_MNEMONIC_IRETD, Op::iret},
-    {ZYDIS_MNEMONIC_IRETQ, Op::iret}, {ZYDIS_MNEMONIC_PUSHF, Op::pushf},
-    {ZYDIS_MNEMONIC_PUSHFD, Op::pushf}, {ZYDIS_MNEMONIC_PUSHFQ, Op::pushf},
-    {ZYDIS_MNEMONIC_POPF, Op::popf}, {ZYDIS_MNEMONIC_POPFD, Op::popf},
-    {ZYDIS_MNEMONIC_POPFQ, Op::popf}, {ZYDIS_MNEMONIC_STI, Op::sti},
-    {ZYDIS_MNEMONIC_CLI, Op::cli}, {ZYDIS_MNEMONIC_UD0, Op::ud0},
-    {ZYDIS_MNEMONIC_UD1, Op::ud1}, {ZYDIS_MNEMONIC_UD2, Op::ud2},
-    {ZYDIS_MNEMONIC_VMCALL, Op::vmcall}, {ZYDIS_MNEMONIC_VMLAUNCH, Op::vmlaunch},
-    {ZYDIS_MNEMONIC_VMRESUME, Op::vmresume}, {ZYDIS_MNEMONIC_VMXOFF, Op::vmxoff},
-    {ZYDIS_MNEMONIC_VMXON, Op::vmxon}, {ZYDIS_MNEMONIC_VMCLEAR, Op::vmclear},
-    {ZYDIS_MNEMONIC_VMPTRLD, Op::vmptrld}, {ZYDIS_MNEMONIC_VMPTRST, Op::vmptrst},
-    {ZYDIS_MNEMONIC_VMREAD, Op::vmread}, {ZYDIS_MNEMONIC_VMWRITE, Op::vmwrite},
-    {ZYDIS_MNEMONIC_INVEPT, Op::invept}, {ZYDIS_MNEMONIC_INVVPID, Op::invvpid},
-    {ZYDIS_MNEMONIC_VMFUNC, Op::vmfunc}, {ZYDIS_MNEMONIC_GETSEC, Op::getsec},
-    {ZYDIS_MNEMONIC_VMRUN, Op::vmrun}, {ZYDIS_MNEMONIC_VMLOAD, Op::vmload},
-    {ZYDIS_MNEMONIC_VMSAVE, Op::vmsave}, {ZYDIS_MNEMONIC_STGI, Op::stgi},
-    {ZYDIS_MNEMONIC_CLGI, Op::clgi}, {ZYDIS_MNEMONIC_SKINIT, Op::skinit},
-    {ZYDIS_MNEMONIC_VMMCALL, Op::vmmcall}, {ZYDIS_MNEMONIC_MOV, Op::mov},
-    {ZYDIS_MNEMONIC_MOVNTI, Op::mov}, {ZYDIS_MNEMONIC_MOVZX, Op::movzx},
-    {ZYDIS_MNEMONIC_MOVSX, Op::movsx}, {ZYDIS_MNEMONIC_MOVSXD, Op::movsx},
-    {ZYDIS_MNEMONIC_STOSB, Op::stos}, {ZYDIS_MNEMONIC_STOSW, Op::stos},
-    {ZYDIS_MNEMONIC_STOSD, Op::stos}, {ZYDIS_MNEMONIC_STOSQ, Op::stos},
-    {ZYDIS_MNEMONIC_LODSB, Op::lods}, {ZYDIS_MNEMONIC_LODSW, Op::lods},
-    {ZYDIS_MNEMONIC_LODSD, Op::lods}, {ZYDIS_MNEMONIC_LODSQ, Op::lods},
-    {ZYDIS_MNEMONIC_MOVSB, Op::movs}, {ZYDIS_MNEMONIC_MOVSW, Op::movs},
-    {ZYDIS_MNEMONIC_MOVSD, Op::movs}, {ZYDIS_MNEMONIC_MOVSQ, Op::movs},
-    {ZYDIS_MNEMONIC_ADD, Op::add}, {ZYDIS_MNEMONIC_OR, Op::bit_or},
-    {ZYDIS_MNEMONIC_ADC, Op::adc}, {ZYDIS_MNEMONIC_SBB, Op::sbb},
-    {ZYDIS_MNEMONIC_AND, Op::bit_and}, {ZYDIS_MNEMONIC_SUB, Op::sub},
-    {ZYDIS_MNEMONIC_XOR, Op::bit_xor}, {ZYDIS_MNEMONIC_CMP, Op::cmp},
-    {ZYDIS_MNEMONIC_TEST, Op::test}, {ZYDIS_MNEMONIC_NOT, Op::bit_not},
-    {ZYDIS_MNEMONIC_NEG, Op::neg}, {ZYDIS_MNEMONIC_INC, Op::inc},
-    {ZYDIS_MNEMONIC_DEC, Op::dec}, {ZYDIS_MNEMONIC_BT, Op::bt},
-    {ZYDIS_MNEMONIC_BTS, Op::bts}, {ZYDIS_MNEMONIC_BTR, Op::btr},
-    {ZYDIS_MNEMONIC_BTC, Op::btc}, {ZYDIS_MNEMONIC_XCHG, Op::xchg},
-    {ZYDIS_MNEMONIC_CMPXCHG, Op::cmpxchg}, {ZYDIS_MNEMONIC_CMPXCHG8B, Op::cmpxchg8b},
-    {ZYDIS_MNEMONIC_CMPXCHG16B, Op::cmpxchg16b}, {ZYDIS_MNEMONIC_XADD, Op::xadd},
+    {ZYDIS_MNEMONIC_INVLPG, Op::invlpg},
+    {ZYDIS_MNEMONIC_INVLPGA, Op::invlpga},
+    {ZYDIS_MNEMONIC_INVPCID, Op::invpcid},
+    {ZYDIS_MNEMONIC_PAUSE, Op::pause},
+    {ZYDIS_MNEMONIC_MONITOR, Op::monitor},
+    {ZYDIS_MNEMONIC_MWAIT, Op::mwait},
+    {ZYDIS_MNEMONIC_MONITORX, Op::monitorx},
+    {ZYDIS_MNEMONIC_MWAITX, Op::mwaitx},
+    {ZYDIS_MNEMONIC_UMONITOR, Op::umonitor},
+    {ZYDIS_MNEMONIC_UMWAIT, Op::umwait},
+    {ZYDIS_MNEMONIC_TPAUSE, Op::tpause},
+    {ZYDIS_MNEMONIC_XSETBV, Op::xsetbv},
+    {ZYDIS_MNEMONIC_XGETBV, Op::xgetbv},
+    {ZYDIS_MNEMONIC_XSAVES, Op::xsaves},
+    {ZYDIS_MNEMONIC_XSAVES64, Op::xsaves},
+    {ZYDIS_MNEMONIC_XRSTORS, Op::xrstors},
+    {ZYDIS_MNEMONIC_XRSTORS64, Op::xrstors},
+    {ZYDIS_MNEMONIC_SWAPGS, Op::swapgs},
+    {ZYDIS_MNEMONIC_ENCLS, Op::encls},
+    {ZYDIS_MNEMONIC_PCONFIG, Op::pconfig},
+    {ZYDIS_MNEMONIC_RSM, Op::rsm},
+    {ZYDIS_MNEMONIC_IN, Op::in},
+    {ZYDIS_MNEMONIC_OUT, Op::out},
+    {ZYDIS_MNEMONIC_INSB, Op::ins},
+    {ZYDIS_MNEMONIC_INSW, Op::ins},
+    {ZYDIS_MNEMONIC_INSD, Op::ins},
+    {ZYDIS_MNEMONIC_OUTSB, Op::outs},
+    {ZYDIS_MNEMONIC_OUTSW, Op::outs},
+    {ZYDIS_MNEMONIC_OUTSD, Op::outs},
+    {ZYDIS_MNEMONIC_CLTS, Op::clts},
+    {ZYDIS_MNEMONIC_LMSW, Op::lmsw},
+    {ZYDIS_MNEMONIC_SMSW, Op::smsw},
+    {ZYDIS_MNEMONIC_LGDT, Op::lgdt},
+    {ZYDIS_MNEMONIC_LIDT, Op::lidt},
+    {ZYDIS_MNEMONIC_SGDT, Op::sgdt},
+    {ZYDIS_MNEMONIC_SIDT, Op::sidt},
+    {ZYDIS_MNEMONIC_LLDT, Op::lldt},
+    {ZYDIS_MNEMONIC_LTR, Op::ltr},
+    {ZYDIS_MNEMONIC_SLDT, Op::sldt},
+    {ZYDIS_MNEMONIC_STR, Op::str},
+    {ZYDIS_MNEMONIC_INT3, Op::int3},
+    {ZYDIS_MNEMONIC_INTO, Op::into},
+    {ZYDIS_MNEMONIC_INT, Op::int_n},
+    {ZYDIS_MNEMONIC_INT1, Op::icebp},
+    {ZYDIS_MNEMONIC_IRET, Op::iret},
+    {ZYDIS_MNEMONIC_IRETD, Op::iret},
+    {ZYDIS_MNEMONIC_IRETQ, Op::iret},
+    {ZYDIS_MNEMONIC_PUSHF, Op::pushf},
+    {ZYDIS_MNEMONIC_PUSHFD, Op::pushf},
+    {ZYDIS_MNEMONIC_PUSHFQ, Op::pushf},
+    {ZYDIS_MNEMONIC_POPF, Op::popf},
+    {ZYDIS_MNEMONIC_POPFD, Op::popf},
+    {ZYDIS_MNEMONIC_POPFQ, Op::popf},
+    {ZYDIS_MNEMONIC_STI, Op::sti},
+    {ZYDIS_MNEMONIC_CLI, Op::cli},
+    {ZYDIS_MNEMONIC_UD0, Op::ud0},
+    {ZYDIS_MNEMONIC_UD1, Op::ud1},
+    {ZYDIS_MNEMONIC_UD2, Op::ud2},
+    {ZYDIS_MNEMONIC_VMCALL, Op::vmcall},
+    {ZYDIS_MNEMONIC_VMLAUNCH, Op::vmlaunch},
+    {ZYDIS_MNEMONIC_VMRESUME, Op::vmresume},
+    {ZYDIS_MNEMONIC_VMXOFF, Op::vmxoff},
+    {ZYDIS_MNEMONIC_VMXON, Op::vmxon},
+    {ZYDIS_MNEMONIC_VMCLEAR, Op::vmclear},
+    {ZYDIS_MNEMONIC_VMPTRLD, Op::vmptrld},
+    {ZYDIS_MNEMONIC_VMPTRST, Op::vmptrst},
+    {ZYDIS_MNEMONIC_VMREAD, Op::vmread},
+    {ZYDIS_MNEMONIC_VMWRITE, Op::vmwrite},
+    {ZYDIS_MNEMONIC_INVEPT, Op::invept},
+    {ZYDIS_MNEMONIC_INVVPID, Op::invvpid},
+    {ZYDIS_MNEMONIC_VMFUNC, Op::vmfunc},
+    {ZYDIS_MNEMONIC_GETSEC, Op::getsec},
+    {ZYDIS_MNEMONIC_VMRUN, Op::vmrun},
+    {ZYDIS_MNEMONIC_VMLOAD, Op::vmload},
+    {ZYDIS_MNEMONIC_VMSAVE, Op::vmsave},
+    {ZYDIS_MNEMONIC_STGI, Op::stgi},
+    {ZYDIS_MNEMONIC_CLGI, Op::clgi},
+    {ZYDIS_MNEMONIC_SKINIT, Op::skinit},
+    {ZYDIS_MNEMONIC_VMMCALL, Op::vmmcall},
+    {ZYDIS_MNEMONIC_MOV, Op::mov},
+    {ZYDIS_MNEMONIC_MOVNTI, Op::mov},
+    {ZYDIS_MNEMONIC_MOVZX, Op::movzx},
+    {ZYDIS_MNEMONIC_MOVSX, Op::movsx},
+    {ZYDIS_MNEMONIC_MOVSXD, Op::movsx},
+    {ZYDIS_MNEMONIC_STOSB, Op::stos},
+    {ZYDIS_MNEMONIC_STOSW, Op::stos},
+    {ZYDIS_MNEMONIC_STOSD, Op::stos},
+    {ZYDIS_MNEMONIC_STOSQ, Op::stos},
+    {ZYDIS_MNEMONIC_LODSB, Op::lods},
+    {ZYDIS_MNEMONIC_LODSW, Op::lods},
+    {ZYDIS_MNEMONIC_LODSD, Op::lods},
+    {ZYDIS_MNEMONIC_LODSQ, Op::lods},
+    {ZYDIS_MNEMONIC_MOVSB, Op::movs},
+    {ZYDIS_MNEMONIC_MOVSW, Op::movs},
+    {ZYDIS_MNEMONIC_MOVSD, Op::movs},
+    {ZYDIS_MNEMONIC_MOVSQ, Op::movs},
+    {ZYDIS_MNEMONIC_ADD, Op::add},
+    {ZYDIS_MNEMONIC_OR, Op::bit_or},
+    {ZYDIS_MNEMONIC_ADC, Op::adc},
+    {ZYDIS_MNEMONIC_SBB, Op::sbb},
+    {ZYDIS_MNEMONIC_AND, Op::bit_and},
+    {ZYDIS_MNEMONIC_SUB, Op::sub},
+    {ZYDIS_MNEMONIC_XOR, Op::bit_xor},
+    {ZYDIS_MNEMONIC_CMP, Op::cmp},
+    {ZYDIS_MNEMONIC_TEST, Op::test},
+    {ZYDIS_MNEMONIC_NOT, Op::bit_not},
+    {ZYDIS_MNEMONIC_NEG, Op::neg},
+    {ZYDIS_MNEMONIC_INC, Op::inc},
+    {ZYDIS_MNEMONIC_DEC, Op::dec},
+    {ZYDIS_MNEMONIC_BT, Op::bt},
+    {ZYDIS_MNEMONIC_BTS, Op::bts},
+    {ZYDIS_MNEMONIC_BTR, Op::btr},
+    {ZYDIS_MNEMONIC_BTC, Op::btc},
+    {ZYDIS_MNEMONIC_XCHG, Op::xchg},
+    {ZYDIS_MNEMONIC_CMPXCHG, Op::cmpxchg},
+    {ZYDIS_MNEMONIC_CMPXCHG8B, Op::cmpxchg8b},
+    {ZYDIS_MNEMONIC_CMPXCHG16B, Op::cmpxchg16b},
+    {ZYDIS_MNEMONIC_XADD, Op::xadd},
 };
 
 constexpr auto kOps = [] {
@@ -108,21 +173,38 @@ void read_prefixes(const ZydisDecodedInstruction& z, CodeMode mode, Instruction&
   };
   for (unsigned i = 0; i < z.raw.prefix_count; ++i) {
     switch (z.raw.prefixes[i].value) {
-      case 0x26: segment_is(SegmentRegister::es); break;
-      case 0x2e: segment_is(SegmentRegister::cs); break;
-      case 0x36: segment_is(SegmentRegister::ss); break;
-      case 0x3e: segment_is(SegmentRegister::ds); break;
-      case 0x64: segment_is(SegmentRegister::fs); break;
-      case 0x65: segment_is(SegmentRegister::gs); break;
-      case 0x66: result.flags |= Instruction::kOperandSizePrefix; break;
-      case 0xf0: result.flags |= Instruction::kLock; break;
+      case 0x26:
+        segment_is(SegmentRegister::es);
+        break;
+      case 0x2e:
+        segment_is(SegmentRegister::cs);
+        break;
+      case 0x36:
+        segment_is(SegmentRegister::ss);
+        break;
+      case 0x3e:
+        segment_is(SegmentRegister::ds);
+        break;
+      case 0x64:
+        segment_is(SegmentRegister::fs);
+        break;
+      case 0x65:
+        segment_is(SegmentRegister::gs);
+        break;
+      case 0x66:
+        result.flags |= Instruction::kOperandSizePrefix;
+        break;
+      case 0xf0:
+        result.flags |= Instruction::kLock;
+        break;
       case 0xf2:
         result.flags = static_cast<u8>((result.flags & ~Instruction::kRep) | Instruction::kRepne);
         break;
       case 0xf3:
         result.flags = static_cast<u8>((result.flags & ~Instruction::kRepne) | Instruction::kRep);
         break;
-      default: break;
+      default:
+        break;
     }
   }
 }
@@ -216,10 +298,17 @@ struct Shape {
 Shape shape_of_primary(u8 opcode, u8 extension) {
   if (opcode < 0x40) {
     switch (opcode & 7) {
-      case 0: case 1: return {Form::rm_reg};
-      case 2: case 3: return {Form::reg_rm};
-      case 4: case 5: return {.form = Form::rm_imm, .accumulator = true};
-      default: return {Form::none};
+      case 0:
+      case 1:
+        return {Form::rm_reg};
+      case 2:
+      case 3:
+        return {Form::reg_rm};
+      case 4:
+      case 5:
+        return {.form = Form::rm_imm, .accumulator = true};
+      default:
+        return {Form::none};
     }
   }
   if (opcode < 0x50) {
@@ -232,38 +321,99 @@ Shape shape_of_primary(u8 opcode, u8 extension) {
     return {.form = Form::rm_reg, .in_opcode = true};
   }
   switch (opcode) {
-    case 0x63: case 0x8a: case 0x8b: case 0x8e: return {Form::reg_rm};
-    case 0x80: case 0x81: case 0x82: case 0x83: case 0xc6: case 0xc7: return {Form::rm_imm};
-    case 0x84: case 0x85: case 0x86: case 0x87: case 0x88: case 0x89: case 0x8c:
+    case 0x63:
+    case 0x8a:
+    case 0x8b:
+    case 0x8e:
+      return {Form::reg_rm};
+    case 0x80:
+    case 0x81:
+    case 0x82:
+    case 0x83:
+    case 0xc6:
+    case 0xc7:
+      return {Form::rm_imm};
+    case 0x84:
+    case 0x85:
+    case 0x86:
+    case 0x87:
+    case 0x88:
+    case 0x89:
+    case 0x8c:
       return {Form::rm_reg};
-    case 0xa0: case 0xa1: return {.form = Form::reg_rm, .moffs = true};
-    case 0xa2: case 0xa3: return {.form = Form::rm_reg, .moffs = true};
-    case 0xa8: case 0xa9: return {.form = Form::rm_imm, .accumulator = true};
-    case 0xcd: case 0xe4: case 0xe5: case 0xe6: case 0xe7: return {Form::imm};
-    case 0xf6: case 0xf7: return {extension < 2 ? Form::rm_imm : Form::rm};
-    case 0xfe: case 0xff: return {Form::rm};
-    default: return {Form::none};
+    case 0xa0:
+    case 0xa1:
+      return {.form = Form::reg_rm, .moffs = true};
+    case 0xa2:
+    case 0xa3:
+      return {.form = Form::rm_reg, .moffs = true};
+    case 0xa8:
+    case 0xa9:
+      return {.form = Form::rm_imm, .accumulator = true};
+    case 0xcd:
+    case 0xe4:
+    case 0xe5:
+    case 0xe6:
+    case 0xe7:
+      return {Form::imm};
+    case 0xf6:
+    case 0xf7:
+      return {extension < 2 ? Form::rm_imm : Form::rm};
+    case 0xfe:
+    case 0xff:
+      return {Form::rm};
+    default:
+      return {Form::none};
   }
 }
 
 Shape shape_of_0f(u8 opcode) {
   switch (opcode) {
-    case 0x00: case 0x01: case 0xae: case 0xc7: return {Form::rm};
-    case 0x20: case 0x21: case 0x78: case 0xa3: case 0xab: case 0xb0: case 0xb1: case 0xb3:
-    case 0xbb: case 0xc0: case 0xc1: case 0xc3: return {Form::rm_reg};
-    case 0x22: case 0x23: case 0x79: case 0xb6: case 0xb7: case 0xbe: case 0xbf: case 0xb9:
-    case 0xff: return {Form::reg_rm};
-    case 0xba: return {Form::rm_imm};
-    default: return {Form::none};
+    case 0x00:
+    case 0x01:
+    case 0xae:
+    case 0xc7:
+      return {Form::rm};
+    case 0x20:
+    case 0x21:
+    case 0x78:
+    case 0xa3:
+    case 0xab:
+    case 0xb0:
+    case 0xb1:
+    case 0xb3:
+    case 0xbb:
+    case 0xc0:
+    case 0xc1:
+    case 0xc3:
+      return {Form::rm_reg};
+    case 0x22:
+    case 0x23:
+    case 0x79:
+    case 0xb6:
+    case 0xb7:
+    case 0xbe:
+    case 0xbf:
+    case 0xb9:
+    case 0xff:
+      return {Form::reg_rm};
+    case 0xba:
+      return {Form::rm_imm};
+    default:
+      return {Form::none};
   }
 }
 
 Shape shape_of(const ZydisDecodedInstruction& z) {
   switch (z.opcode_map) {
-    case ZYDIS_OPCODE_MAP_DEFAULT: return shape_of_primary(z.opcode, z.raw.modrm.reg);
-    case ZYDIS_OPCODE_MAP_0F: return shape_of_0f(z.opcode);
-    case ZYDIS_OPCODE_MAP_0F38: return {Form::reg_rm};  // INVEPT, INVVPID, INVPCID
-    default: return {Form::none};
+    case ZYDIS_OPCODE_MAP_DEFAULT:
+      return shape_of_primary(z.opcode, z.raw.modrm.reg);
+    case ZYDIS_OPCODE_MAP_0F:
+      return shape_of_0f(z.opcode);
+    case ZYDIS_OPCODE_MAP_0F38:
+      return {Form::reg_rm};  // INVEPT, INVVPID, INVPCID
+    default:
+      return {Form::none};
   }
 }
 
@@ -283,10 +433,30 @@ bool is_byte_operation(const ZydisDecodedInstruction& z) {
     return opcode < 0xb8;
   }
   switch (opcode) {
-    case 0x6c: case 0x6e: case 0x80: case 0x82: case 0x84: case 0x86: case 0x88: case 0x8a:
-    case 0xa0: case 0xa2: case 0xa4: case 0xa8: case 0xaa: case 0xac: case 0xc6: case 0xe4:
-    case 0xe6: case 0xec: case 0xee: case 0xf6: case 0xfe: return true;
-    default: return false;
+    case 0x6c:
+    case 0x6e:
+    case 0x80:
+    case 0x82:
+    case 0x84:
+    case 0x86:
+    case 0x88:
+    case 0x8a:
+    case 0xa0:
+    case 0xa2:
+    case 0xa4:
+    case 0xa8:
+    case 0xaa:
+    case 0xac:
+    case 0xc6:
+    case 0xe4:
+    case 0xe6:
+    case 0xec:
+    case 0xee:
+    case 0xf6:
+    case 0xfe:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -298,21 +468,47 @@ u8 operand_size_of(const ZydisDecodedInstruction& z, Op op, CodeMode mode) {
   }
   switch (op) {
     // These don't look at the operand-size prefix.
-    case Op::mov_to_cr: case Op::mov_from_cr: case Op::mov_to_dr: case Op::mov_from_dr:
-    case Op::vmread: case Op::vmwrite: case Op::invept: case Op::invvpid: case Op::invpcid:
+    case Op::mov_to_cr:
+    case Op::mov_from_cr:
+    case Op::mov_to_dr:
+    case Op::mov_from_dr:
+    case Op::vmread:
+    case Op::vmwrite:
+    case Op::invept:
+    case Op::invvpid:
+    case Op::invpcid:
       return native;
-    case Op::vmxon: case Op::vmclear: case Op::vmptrld: case Op::vmptrst: case Op::cmpxchg8b:
+    case Op::vmxon:
+    case Op::vmclear:
+    case Op::vmptrld:
+    case Op::vmptrst:
+    case Op::cmpxchg8b:
       return 8;
-    case Op::cmpxchg16b: return 16;
-    case Op::lmsw: case Op::lldt: case Op::ltr: case Op::mov_to_segment: return 2;
+    case Op::cmpxchg16b:
+      return 16;
+    case Op::lmsw:
+    case Op::lldt:
+    case Op::ltr:
+    case Op::mov_to_segment:
+      return 2;
     // To memory, these write a selector or the low half of CR0: two bytes.
-    case Op::smsw: case Op::sldt: case Op::str: case Op::mov_from_segment:
+    case Op::smsw:
+    case Op::sldt:
+    case Op::str:
+    case Op::mov_from_segment:
       return z.raw.modrm.mod == 3 ? size : u8{2};
-    case Op::lgdt: case Op::lidt: case Op::sgdt: case Op::sidt:
+    case Op::lgdt:
+    case Op::lidt:
+    case Op::sgdt:
+    case Op::sidt:
       return mode == CodeMode::bits64 ? u8{8} : size;
-    case Op::in: case Op::out: case Op::ins: case Op::outs:
+    case Op::in:
+    case Op::out:
+    case Op::ins:
+    case Op::outs:
       return is_byte_operation(z) ? u8{1} : size > 4 ? u8{4} : size;
-    default: return is_byte_operation(z) ? u8{1} : size;
+    default:
+      return is_byte_operation(z) ? u8{1} : size;
   }
 }
 

@@ -21,39 +21,138 @@ constexpr CodeMode code_mode(const Segment& cs, u64 efer) {
 enum class Op : u8 {
   other,  // decoded, of no interest by name: its length and its memory operand are still right
   // Exits
-  cpuid, hlt, rdmsr, wrmsr, rdtsc, rdtscp, rdpmc, rdpru, rdpid, rdrand, rdseed,
-  invd, wbinvd, wbnoinvd, invlpg, invlpga, invpcid, pause, monitor, mwait, monitorx, mwaitx,
-  umonitor, umwait, tpause, xsetbv, xgetbv, xsaves, xrstors, swapgs, encls, pconfig, rsm,
-  in, out, ins, outs,
-  mov_to_cr, mov_from_cr, mov_to_dr, mov_from_dr, clts, lmsw, smsw,
-  lgdt, lidt, sgdt, sidt, lldt, ltr, sldt, str,
-  int3, into, int_n, icebp, iret, pushf, popf, sti, cli, ud0, ud1, ud2,
+  cpuid,
+  hlt,
+  rdmsr,
+  wrmsr,
+  rdtsc,
+  rdtscp,
+  rdpmc,
+  rdpru,
+  rdpid,
+  rdrand,
+  rdseed,
+  invd,
+  wbinvd,
+  wbnoinvd,
+  invlpg,
+  invlpga,
+  invpcid,
+  pause,
+  monitor,
+  mwait,
+  monitorx,
+  mwaitx,
+  umonitor,
+  umwait,
+  tpause,
+  xsetbv,
+  xgetbv,
+  xsaves,
+  xrstors,
+  swapgs,
+  encls,
+  pconfig,
+  rsm,
+  in,
+  out,
+  ins,
+  outs,
+  mov_to_cr,
+  mov_from_cr,
+  mov_to_dr,
+  mov_from_dr,
+  clts,
+  lmsw,
+  smsw,
+  lgdt,
+  lidt,
+  sgdt,
+  sidt,
+  lldt,
+  ltr,
+  sldt,
+  str,
+  int3,
+  into,
+  int_n,
+  icebp,
+  iret,
+  pushf,
+  popf,
+  sti,
+  cli,
+  ud0,
+  ud1,
+  ud2,
   // VMX and SMX
-  vmcall, vmlaunch, vmresume, vmxoff, vmxon, vmclear, vmptrld, vmptrst, vmread, vmwrite, invept,
-  invvpid, vmfunc, getsec,
+  vmcall,
+  vmlaunch,
+  vmresume,
+  vmxoff,
+  vmxon,
+  vmclear,
+  vmptrld,
+  vmptrst,
+  vmread,
+  vmwrite,
+  invept,
+  invvpid,
+  vmfunc,
+  getsec,
   // SVM
-  vmrun, vmload, vmsave, stgi, clgi, skinit, vmmcall,
+  vmrun,
+  vmload,
+  vmsave,
+  stgi,
+  clgi,
+  skinit,
+  vmmcall,
   // Data movement and arithmetic, what cpu/emulate executes
-  mov, movzx, movsx,  // movsx: MOVSXD too
-  mov_to_segment, mov_from_segment, pop_ss,
-  stos, lods, movs,
-  add, bit_or, adc, sbb, bit_and, sub, bit_xor, cmp, test,
-  bit_not, neg, inc, dec,
-  bt, bts, btr, btc,
-  xchg, cmpxchg, cmpxchg8b, cmpxchg16b, xadd,
+  mov,
+  movzx,
+  movsx,  // movsx: MOVSXD too
+  mov_to_segment,
+  mov_from_segment,
+  pop_ss,
+  stos,
+  lods,
+  movs,
+  add,
+  bit_or,
+  adc,
+  sbb,
+  bit_and,
+  sub,
+  bit_xor,
+  cmp,
+  test,
+  bit_not,
+  neg,
+  inc,
+  dec,
+  bt,
+  bts,
+  btr,
+  btc,
+  xchg,
+  cmpxchg,
+  cmpxchg8b,
+  cmpxchg16b,
+  xadd,
   count
 };
 
 // Where the operands are. "rm" is the ModRM r/m operand: memory if has_memory(), else register
 // `rm`. The destination comes first.
 enum class Form : u8 {
-  none,         // no operand, or implied ones only (string instructions too)
-  rm,           // one operand: NOT, INVLPG, VMPTRLD, …
-  reg,          // register `rm` named by the opcode: INC of 32-bit modes
-  rm_reg,       // MOV r/m, r; VMREAD; MOV from CR (`reg` = control register number)
-  reg_rm,       // MOV r, r/m; VMWRITE; INVEPT; MOV to CR
+  none,    // no operand, or implied ones only (string instructions too)
+  rm,      // one operand: NOT, INVLPG, VMPTRLD, …
+  reg,     // register `rm` named by the opcode: INC of 32-bit modes
+  rm_reg,  // MOV r/m, r; VMREAD; MOV from CR (`reg` = control register number)
+  reg_rm,  // MOV r, r/m; VMWRITE; INVEPT; MOV to CR
   rm_imm,
-  imm,          // INT n, IN and OUT with a port number
+  imm,  // INT n, IN and OUT with a port number
 };
 
 // What a MOV does that touches one location of memory and no flag: the whole of an access to an
@@ -68,17 +167,17 @@ inline constexpr u8 kRipRegister = 0xfe;  // as `base`
 struct Instruction {
   Op op;
   u8 length;
-  u8 operand_size;   // bytes: 1, 2, 4, 8, 16
-  u8 source_size;    // bytes of the source of MOVZX and MOVSX; else operand_size
-  u8 address_size;   // bytes: 2, 4, 8
+  u8 operand_size;  // bytes: 1, 2, 4, 8, 16
+  u8 source_size;   // bytes of the source of MOVZX and MOVSX; else operand_size
+  u8 address_size;  // bytes: 2, 4, 8
   Form form;
-  u8 reg;            // ModRM.reg with REX.R: a general, control, debug or segment register's number
-  u8 rm;             // register operand of ModRM.rm or of the opcode; kNoRegister with memory
-  u8 base;           // of the memory operand: register, kRipRegister or kNoRegister
-  u8 index;          // register or kNoRegister
-  u8 scale;          // shift count, 0-3
+  u8 reg;    // ModRM.reg with REX.R: a general, control, debug or segment register's number
+  u8 rm;     // register operand of ModRM.rm or of the opcode; kNoRegister with memory
+  u8 base;   // of the memory operand: register, kRipRegister or kNoRegister
+  u8 index;  // register or kNoRegister
+  u8 scale;  // shift count, 0-3
   SegmentRegister segment;  // of the memory operand, or a string's source; override applied
-  u8 flags;          // see below
+  u8 flags;                 // see below
   SimpleAccess simple;
   u8 bits_reserved[2];
   i64 immediate;     // sign-extended as the instruction has it
@@ -125,10 +224,18 @@ constexpr void write_register(GuestRegisters& registers, u8 number, unsigned siz
   }
   u64& r = registers.gpr[number];
   switch (size) {
-    case 1: r = (r & ~u64{0xff}) | (value & 0xff); break;
-    case 2: r = (r & ~u64{0xffff}) | (value & 0xffff); break;
-    case 4: r = static_cast<u32>(value); break;
-    default: r = value; break;
+    case 1:
+      r = (r & ~u64{0xff}) | (value & 0xff);
+      break;
+    case 2:
+      r = (r & ~u64{0xffff}) | (value & 0xffff);
+      break;
+    case 4:
+      r = static_cast<u32>(value);
+      break;
+    default:
+      r = value;
+      break;
   }
 }
 

@@ -34,8 +34,7 @@ LinearAddress linearize(const AddressingMode& mode, SegmentRegister name, const 
       Event::exception(name == SegmentRegister::ss ? Exception::ss : Exception::gp, 0);
   if (mode.code == CodeMode::bits64) {
     // Bases of ES, CS, SS and DS count as zero; no limit, no type.
-    const u64 base =
-        name == SegmentRegister::fs || name == SegmentRegister::gs ? segment.base : 0;
+    const u64 base = name == SegmentRegister::fs || name == SegmentRegister::gs ? segment.base : 0;
     const u64 linear = base + offset;
     if (!is_canonical(linear, mode.linear_bits) ||
         !is_canonical(linear + size - 1, mode.linear_bits)) {

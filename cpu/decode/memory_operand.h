@@ -15,8 +15,8 @@ enum class MemoryAccess : u8 { read, write };
 struct AddressingMode {
   CodeMode code = CodeMode::bits64;
   bool protected_mode =
-      true;  // CR0.PE and not virtual-8086: segment types and null selectors count
-  u8 linear_bits = 48;         // 57 with CR4.LA57
+      true;             // CR0.PE and not virtual-8086: segment types and null selectors count
+  u8 linear_bits = 48;  // 57 with CR4.LA57
 };
 
 struct LinearAddress {

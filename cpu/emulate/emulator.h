@@ -93,7 +93,8 @@ class Emulator {
   }
 
  private:
-  // -- operands ------------------------------------------------------------------------------------
+  // -- operands
+  // ------------------------------------------------------------------------------------
 
   Emulated raise(const EmulationFault& fault) {
     fault_ = fault;
@@ -168,24 +169,32 @@ class Emulator {
     for (unsigned attempt = 0; attempt < kMaxAttempts; ++attempt) {
       u128 found = 0;
       switch (env_.compare_exchange(linear_, size, old, function(old), found)) {
-        case CompareExchange::done: return Emulated::done;
-        case CompareExchange::fault: return memory_fault();
-        case CompareExchange::differs: old = static_cast<u64>(found); break;
+        case CompareExchange::done:
+          return Emulated::done;
+        case CompareExchange::fault:
+          return memory_fault();
+        case CompareExchange::differs:
+          old = static_cast<u64>(found);
+          break;
       }
     }
     return Emulated::again;
   }
 
-  // -- instructions --------------------------------------------------------------------------------
+  // -- instructions
+  // --------------------------------------------------------------------------------
 
   Emulated execute() {
     switch (i_.op) {
-      case Op::mov: return move();
+      case Op::mov:
+        return move();
       case Op::movzx:
-      case Op::movsx: return move_extended();
+      case Op::movsx:
+        return move_extended();
       case Op::stos:
       case Op::lods:
-      case Op::movs: return string();
+      case Op::movs:
+        return string();
       case Op::add:
       case Op::adc:
       case Op::sub:
@@ -194,29 +203,40 @@ class Emulator {
       case Op::bit_or:
       case Op::bit_xor:
       case Op::cmp:
-      case Op::test: return binary();
+      case Op::test:
+        return binary();
       case Op::bit_not:
       case Op::neg:
       case Op::inc:
-      case Op::dec: return unary();
+      case Op::dec:
+        return unary();
       case Op::bt:
       case Op::bts:
       case Op::btr:
-      case Op::btc: return bit_test();
-      case Op::xchg: return exchange();
-      case Op::xadd: return exchange_add();
-      case Op::cmpxchg: return compare_exchange();
-      case Op::cmpxchg8b: return compare_exchange_pair<4>();
-      case Op::cmpxchg16b: return compare_exchange_pair<8>();
-      default: return Emulated::unsupported;
+      case Op::btc:
+        return bit_test();
+      case Op::xchg:
+        return exchange();
+      case Op::xadd:
+        return exchange_add();
+      case Op::cmpxchg:
+        return compare_exchange();
+      case Op::cmpxchg8b:
+        return compare_exchange_pair<4>();
+      case Op::cmpxchg16b:
+        return compare_exchange_pair<8>();
+      default:
+        return Emulated::unsupported;
     }
   }
 
   Emulated move() {
     const unsigned size = i_.operand_size;
     switch (i_.form) {
-      case Form::rm_reg: return write_rm(size, read_register(registers_, i_.reg, size));
-      case Form::rm_imm: return write_rm(size, immediate(size));
+      case Form::rm_reg:
+        return write_rm(size, read_register(registers_, i_.reg, size));
+      case Form::rm_imm:
+        return write_rm(size, immediate(size));
       case Form::reg_rm: {
         u64 value = 0;
         const Emulated outcome = read_rm(size, value);
@@ -225,7 +245,8 @@ class Emulator {
         }
         return outcome;
       }
-      default: return Emulated::unsupported;
+      default:
+        return Emulated::unsupported;
     }
   }
 
@@ -242,14 +263,21 @@ class Emulator {
   Arithmetic compute(u64 a, u64 b, unsigned size) const {
     const bool carry = (state_.rflags & rflags::cf) != 0;
     switch (i_.op) {
-      case Op::add: return add(a, b, false, size);
-      case Op::adc: return add(a, b, carry, size);
+      case Op::add:
+        return add(a, b, false, size);
+      case Op::adc:
+        return add(a, b, carry, size);
       case Op::sub:
-      case Op::cmp: return subtract(a, b, false, size);
-      case Op::sbb: return subtract(a, b, carry, size);
-      case Op::bit_or: return logic(a | b, size);
-      case Op::bit_xor: return logic(a ^ b, size);
-      default: return logic(a & b, size);  // AND, TEST
+      case Op::cmp:
+        return subtract(a, b, false, size);
+      case Op::sbb:
+        return subtract(a, b, carry, size);
+      case Op::bit_or:
+        return logic(a | b, size);
+      case Op::bit_xor:
+        return logic(a ^ b, size);
+      default:
+        return logic(a & b, size);  // AND, TEST
     }
   }
 
@@ -292,10 +320,18 @@ class Emulator {
     Arithmetic result{};
     const Emulated outcome = modify_rm(size, i_.lock(), [&](u64 old) {
       switch (i_.op) {
-        case Op::bit_not: result = {~old & size_mask(size), 0}; break;
-        case Op::neg: result = subtract(0, old, false, size); break;
-        case Op::inc: result = add(old, 1, false, size); break;
-        default: result = subtract(old, 1, false, size); break;
+        case Op::bit_not:
+          result = {~old & size_mask(size), 0};
+          break;
+        case Op::neg:
+          result = subtract(0, old, false, size);
+          break;
+        case Op::inc:
+          result = add(old, 1, false, size);
+          break;
+        default:
+          result = subtract(old, 1, false, size);
+          break;
       }
       return result.value;
     });
@@ -335,10 +371,13 @@ class Emulator {
       }
       was_set = (value & mask) != 0;
     } else {
-      outcome = modify_rm(size, i_.lock(), [&](u64 old) {
-        was_set = (old & mask) != 0;
-        return i_.op == Op::bts ? old | mask : i_.op == Op::btr ? old & ~mask : old ^ mask;
-      }, true);
+      outcome = modify_rm(
+          size, i_.lock(),
+          [&](u64 old) {
+            was_set = (old & mask) != 0;
+            return i_.op == Op::bts ? old | mask : i_.op == Op::btr ? old & ~mask : old ^ mask;
+          },
+          true);
     }
     if (outcome == Emulated::done) {
       set_flags(rflags::cf, was_set ? rflags::cf : 0);
@@ -435,9 +474,13 @@ class Emulator {
     for (unsigned attempt = 0; attempt < kMaxAttempts; ++attempt) {
       u128 found = 0;
       switch (env_.compare_exchange(linear_, size, old, old == expected ? desired : old, found)) {
-        case CompareExchange::fault: return memory_fault();
-        case CompareExchange::differs: old = found; continue;
-        case CompareExchange::done: break;
+        case CompareExchange::fault:
+          return memory_fault();
+        case CompareExchange::differs:
+          old = found;
+          continue;
+        case CompareExchange::done:
+          break;
       }
       if (old != expected) {
         write_register(registers_, rax, Half, static_cast<u64>(old));
@@ -449,7 +492,8 @@ class Emulator {
     return Emulated::again;
   }
 
-  // -- string instructions -------------------------------------------------------------------------
+  // -- string instructions
+  // -------------------------------------------------------------------------
 
   // RSI, RDI and RCX count at the address size (SDM vol. 1, 7.3.9.2).
   void advance(u8 number) {

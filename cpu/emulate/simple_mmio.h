@@ -28,7 +28,8 @@ template <class Device>
     case SimpleAccess::store_immediate:
       device.write(size, static_cast<u64>(i.immediate) & (~u64{0} >> (64 - 8 * size)));
       return true;
-    case SimpleAccess::none: break;
+    case SimpleAccess::none:
+      break;
   }
   return false;
 }

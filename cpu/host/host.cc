@@ -9,8 +9,8 @@ extern "C" {
 extern aerie::u8 interrupt_stubs[];
 extern aerie::u8 boot_gdt_pointer_high[];
 
-[[noreturn]] void host_exception(aerie::u64 vector, aerie::u64 error, aerie::u64 rip, aerie::u64 cr2,
-                                 aerie::u64 rsp) {
+[[noreturn]] void host_exception(aerie::u64 vector, aerie::u64 error, aerie::u64 rip,
+                                 aerie::u64 cr2, aerie::u64 rsp) {
   aerie::panic("exception {} in L0, error {x}, rip {x}, cr2 {x}, rsp {x}", vector, error, rip, cr2,
                rsp);
 }
@@ -41,8 +41,13 @@ Gate idt[256];
 void build_idt() {
   for (unsigned vector = 0; vector < 256; ++vector) {
     const u64 stub = reinterpret_cast<u64>(interrupt_stubs) + vector * kStubSize;
-    idt[vector] = {static_cast<u16>(stub), kCodeSelector, 0, kInterruptGate,
-                   static_cast<u16>(stub >> 16), static_cast<u32>(stub >> 32), 0};
+    idt[vector] = {static_cast<u16>(stub),
+                   kCodeSelector,
+                   0,
+                   kInterruptGate,
+                   static_cast<u16>(stub >> 16),
+                   static_cast<u32>(stub >> 32),
+                   0};
   }
 }
 
@@ -61,8 +66,8 @@ void load_descriptor_tables() {
       "lretq\n"
       "1:" ::"i"(kCodeSelector)
       : "rax", "memory");
-  asm volatile(
-      "mov %0, %%ss; mov %0, %%ds; mov %0, %%es; mov %1, %%fs; mov %1, %%gs" ::"r"(0x10), "r"(0));
+  asm volatile("mov %0, %%ss; mov %0, %%ds; mov %0, %%es; mov %1, %%fs; mov %1, %%gs" ::"r"(0x10),
+               "r"(0));
 }
 
 const char* svm_unusable() {

@@ -1,4 +1,5 @@
-// Bringing a processor up for L0: descriptor tables, SVM, the windows in which interrupts are taken.
+// Bringing a processor up for L0: descriptor tables, SVM, the windows in which interrupts are
+// taken.
 #pragma once
 
 #include "base/address.h"

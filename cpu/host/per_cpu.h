@@ -10,11 +10,11 @@ inline constexpr u64 kStackSize = 32768;
 
 // Offsets are known to cpu/host/interrupts.S.
 struct PerCpu {
-  void* owner;             // the vCPU that runs here (vmm's)
-  u32 index;               // dense processor number, 0 = boot processor
+  void* owner;  // the vCPU that runs here (vmm's)
+  u32 index;    // dense processor number, 0 = boot processor
   u32 apic_id;
-  u32 interrupt_taken;     // vector + 1 of the interrupt the last window took; 0 = none
-  u32 nmis_taken;          // NMIs the last windows took
+  u32 interrupt_taken;  // vector + 1 of the interrupt the last window took; 0 = none
+  u32 nmis_taken;       // NMIs the last windows took
 };
 static_assert(sizeof(PerCpu) <= 64);
 

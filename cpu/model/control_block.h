@@ -62,11 +62,16 @@ class ControlBlock {
   // Segments. FS, GS, LDTR and TR as of the last store_syscall_state().
   const Segment& segment(SegmentRegister r) const {
     switch (r) {
-      case SegmentRegister::fs: return syscall_.fs;
-      case SegmentRegister::gs: return syscall_.gs;
-      case SegmentRegister::ldtr: return syscall_.ldtr;
-      case SegmentRegister::tr: return syscall_.tr;
-      default: return segments_[static_cast<u8>(r)];
+      case SegmentRegister::fs:
+        return syscall_.fs;
+      case SegmentRegister::gs:
+        return syscall_.gs;
+      case SegmentRegister::ldtr:
+        return syscall_.ldtr;
+      case SegmentRegister::tr:
+        return syscall_.tr;
+      default:
+        return segments_[static_cast<u8>(r)];
     }
   }
   void set_segment(SegmentRegister r, const Segment& s) { const_cast<Segment&>(segment(r)) = s; }

@@ -9,8 +9,8 @@ struct Row {
   u32 misc2;  // and 4
 };
 
-// Which intercepts bring which exits. TCG reports INVD as WBINVD and RDTSCP as RDTSC (FACTS), so each of
-// the pair asks for both; decoding tells them apart again.
+// Which intercepts bring which exits. TCG reports INVD as WBINVD and RDTSCP as RDTSC (FACTS), so
+// each of the pair asks for both; decoding tells them apart again.
 constexpr Row kRows[] = {
     {ExitReason::external_interrupt, intercept::intr, 0},
     {ExitReason::nmi, intercept::nmi, 0},
@@ -19,7 +19,8 @@ constexpr Row kRows[] = {
     {ExitReason::cr0_selective, intercept::cr0_selective, 0},
     {ExitReason::descriptor_table,
      intercept::read_idtr | intercept::read_gdtr | intercept::read_ldtr | intercept::read_tr |
-         intercept::write_idtr | intercept::write_gdtr | intercept::write_ldtr | intercept::write_tr,
+         intercept::write_idtr | intercept::write_gdtr | intercept::write_ldtr |
+         intercept::write_tr,
      0},
     {ExitReason::rdtsc, intercept::rdtsc, 0},
     {ExitReason::rdtscp, intercept::rdtsc, intercept::rdtscp},

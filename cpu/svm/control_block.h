@@ -8,8 +8,8 @@
 
 namespace aerie::cpu::svm {
 
-// A handle: copies refer to the same VMCB. Hot code works on a local copy (cpu::handle()), so that the
-// compiler keeps the VMCB's address in a register.
+// A handle: copies refer to the same VMCB. Hot code works on a local copy (cpu::handle()), so that
+// the compiler keeps the VMCB's address in a register.
 class ControlBlock {
  public:
   static constexpr bool kIsHandle = true;
@@ -90,23 +90,31 @@ class ControlBlock {
   void set_cstar(u64 v) { vmcb_->save.cstar = v; }
   void set_sfmask(u64 v) { vmcb_->save.sfmask = v; }
 
-  // Software events other than INT n are delivered as exceptions whose RIP the caller has advanced; INT n
-  // pushes RIP as it stands (FACTS: TCG pushes VMCB.RIP unchanged), so the length is added here.
+  // Software events other than INT n are delivered as exceptions whose RIP the caller has advanced;
+  // INT n pushes RIP as it stands (FACTS: TCG pushes VMCB.RIP unchanged), so the length is added
+  // here.
   void inject(const Event& e) {
     u64 type = event::type_exception;
     switch (e.type) {
-      case EventType::external_interrupt: type = event::type_interrupt; break;
-      case EventType::nmi: type = event::type_nmi; break;
-      case EventType::software_interrupt: type = event::type_software_interrupt; break;
-      default: break;
+      case EventType::external_interrupt:
+        type = event::type_interrupt;
+        break;
+      case EventType::nmi:
+        type = event::type_nmi;
+        break;
+      case EventType::software_interrupt:
+        type = event::type_software_interrupt;
+        break;
+      default:
+        break;
     }
     if (e.type == EventType::software_interrupt || e.type == EventType::software_exception ||
         e.type == EventType::privileged_software_exception) {
       set_rip(rip() + e.instruction_length);
     }
-    vmcb_->control.event_injection = event::Vector::make(e.vector) | event::Type::make(type) |
-                                     event::valid |
-                                     (e.has_error ? event::error_valid | event::ErrorCode::make(e.error) : 0);
+    vmcb_->control.event_injection =
+        event::Vector::make(e.vector) | event::Type::make(type) | event::valid |
+        (e.has_error ? event::error_valid | event::ErrorCode::make(e.error) : 0);
   }
   void clear_injection() { vmcb_->control.event_injection = 0; }
   bool injecting() const { return (vmcb_->control.event_injection & event::valid) != 0; }
@@ -118,10 +126,18 @@ class ControlBlock {
     }
     Event e{.valid = true, .vector = static_cast<u8>(event::Vector::get(info))};
     switch (event::Type::get(info)) {
-      case event::type_interrupt: e.type = EventType::external_interrupt; break;
-      case event::type_nmi: e.type = EventType::nmi; break;
-      case event::type_software_interrupt: e.type = EventType::software_interrupt; break;
-      default: e.type = EventType::hardware_exception; break;
+      case event::type_interrupt:
+        e.type = EventType::external_interrupt;
+        break;
+      case event::type_nmi:
+        e.type = EventType::nmi;
+        break;
+      case event::type_software_interrupt:
+        e.type = EventType::software_interrupt;
+        break;
+      default:
+        e.type = EventType::hardware_exception;
+        break;
     }
     // FACTS: a virtual interrupt whose delivery faulted on NPT is reported as an exception.
     if (e.type == EventType::hardware_exception && e.vector >= 32) {
@@ -144,9 +160,7 @@ class ControlBlock {
       c.intercept_misc1 &= ~intercept::vintr;
     }
   }
-  bool interrupt_window_requested() const {
-    return (vmcb_->control.int_ctl & int_ctl::v_irq) != 0;
-  }
+  bool interrupt_window_requested() const { return (vmcb_->control.int_ctl & int_ctl::v_irq) != 0; }
 
   void set_intercepts(const Intercepts& wanted);
 
@@ -159,7 +173,8 @@ class ControlBlock {
   void flush(TlbFlush f) {
     // Without FlushByASID only the whole TLB can be flushed (APM vol. 2, 15.16.2); the processor's
     // quirks say whether TLB_CONTROL 3 exists.
-    vmcb_->control.tlb_control = f == TlbFlush::none ? tlb_control::nothing : tlb_control::flush_all;
+    vmcb_->control.tlb_control =
+        f == TlbFlush::none ? tlb_control::nothing : tlb_control::flush_all;
   }
 
  private:

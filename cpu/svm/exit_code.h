@@ -29,13 +29,53 @@ consteval std::array<ExitMapping, kExitCodes> make_exit_map() {
   }
   using enum ExitReason;
   constexpr ExitReason tail[] = {
-      external_interrupt, nmi, smi, init, interrupt_window, cr0_selective,      // 0x60
-      descriptor_table, descriptor_table, descriptor_table, descriptor_table,   // 0x66 reads
-      descriptor_table, descriptor_table, descriptor_table, descriptor_table,   // 0x6a writes
-      rdtsc, rdpmc, pushf, popf, cpuid, rsm, iret, software_interrupt, invd,     // 0x6e
-      ExitReason::pause, hlt, invlpg, invlpga, io, rdmsr, task_switch, ferr_freeze, shutdown,  // 0x77
-      vmrun, vmmcall, vmload, vmsave, stgi, clgi, skinit, rdtscp, icebp, wbinvd,  // 0x80
-      monitor, mwait, mwait, xsetbv, rdpru,                                      // 0x8a
+      external_interrupt,
+      nmi,
+      smi,
+      init,
+      interrupt_window,
+      cr0_selective,  // 0x60
+      descriptor_table,
+      descriptor_table,
+      descriptor_table,
+      descriptor_table,  // 0x66 reads
+      descriptor_table,
+      descriptor_table,
+      descriptor_table,
+      descriptor_table,  // 0x6a writes
+      rdtsc,
+      rdpmc,
+      pushf,
+      popf,
+      cpuid,
+      rsm,
+      iret,
+      software_interrupt,
+      invd,  // 0x6e
+      ExitReason::pause,
+      hlt,
+      invlpg,
+      invlpga,
+      io,
+      rdmsr,
+      task_switch,
+      ferr_freeze,
+      shutdown,  // 0x77
+      vmrun,
+      vmmcall,
+      vmload,
+      vmsave,
+      stgi,
+      clgi,
+      skinit,
+      rdtscp,
+      icebp,
+      wbinvd,  // 0x80
+      monitor,
+      mwait,
+      mwait,
+      xsetbv,
+      rdpru,  // 0x8a
   };
   for (unsigned i = 0; i < std::size(tail); ++i) {
     map[0x60 + i] = {tail[i], static_cast<u8>(i)};
@@ -49,8 +89,8 @@ static_assert(kExitMap[0x7f].reason == ExitReason::shutdown);
 static_assert(kExitMap[0x89].reason == ExitReason::wbinvd);
 static_assert(kExitMap[0x8d].reason == ExitReason::xsetbv);
 
-// The neutral reason of the exit in a VMCB after #VMEXIT; the rest of `exit` is complete_exit()'s, for the
-// handlers that want it.
+// The neutral reason of the exit in a VMCB after #VMEXIT; the rest of `exit` is complete_exit()'s,
+// for the handlers that want it.
 [[gnu::always_inline]] inline void decode_exit(const ControlArea& c, Exit& exit) {
   const u64 code = c.exit_code;
   if (code < kExitCodes) [[likely]] {

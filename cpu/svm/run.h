@@ -7,8 +7,8 @@
 
 namespace aerie::cpu::svm {
 
-// Runs the guest of `block` until its next #VMEXIT. GIF is 0 before and after. Inlined into the vCPU
-// loop, so that no callee-saved register is pushed and popped at every exit.
+// Runs the guest of `block` until its next #VMEXIT. GIF is 0 before and after. Inlined into the
+// vCPU loop, so that no callee-saved register is pushed and popped at every exit.
 [[gnu::always_inline]] inline void run(ControlBlock& block, GuestRegisters& registers, Exit& exit) {
   Vmcb& vmcb = block.vmcb();
   vmcb.save.rax = registers[Gpr::rax];

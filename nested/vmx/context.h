@@ -1,8 +1,9 @@
-// What the VMX engine asks of the vCPU whose L1 it serves. vmm supplies one, tests supply a fake. Nothing
-// here is virtual: the engine is a template over it and every hot accessor inlines.
+// What the VMX engine asks of the vCPU whose L1 it serves. vmm supplies one, tests supply a fake.
+// Nothing here is virtual: the engine is a template over it and every hot accessor inlines.
 //
-// Conventions: "L1's" values are architectural, as L1 would read them; where L0 shadows bits, the vCPU
-// keeps both. Setters get values that the engine has checked. Nothing may fail but what says so.
+// Conventions: "L1's" values are architectural, as L1 would read them; where L0 shadows bits, the
+// vCPU keeps both. Setters get values that the engine has checked. Nothing may fail but what says
+// so.
 #pragma once
 
 #include <concepts>
@@ -25,10 +26,11 @@ namespace aerie::nested::vmx {
 
 // What waits for L1, as bits of L1Context::pending(): one word so that the common case is one test.
 namespace pending {
-inline constexpr u32 interrupt = 1u << 0,  // the virtual APIC has a vector above the processor priority
-                     nmi = 1u << 1,        // an NMI was taken for L1 (whether or not L1 blocks NMIs)
-                     init = 1u << 2,       // an INIT arrived
-                     sipi = 1u << 3;       // a SIPI arrived while in wait-for-SIPI
+inline constexpr u32 interrupt =
+                         1u << 0,  // the virtual APIC has a vector above the processor priority
+    nmi = 1u << 1,                 // an NMI was taken for L1 (whether or not L1 blocks NMIs)
+    init = 1u << 2,                // an INIT arrived
+    sipi = 1u << 3;                // a SIPI arrived while in wait-for-SIPI
 }
 
 // The answer to a fault of L2 on its second dimension of translation.
@@ -37,7 +39,7 @@ struct TdpOutcome {
     retry,             // fixed: run L2 again
     violation,         // EPT violation for L1: `qualification` is complete but for NMI unblocking
     misconfiguration,  // EPT misconfiguration for L1
-    emulate,           // L1 maps the page, L0 does not (virtual APIC, IOAPIC, hole): L0 performs the access
+    emulate,  // L1 maps the page, L0 does not (virtual APIC, IOAPIC, hole): L0 performs the access
   };
   Kind kind = Kind::retry;
   u64 qualification = 0;
@@ -48,7 +50,7 @@ struct TdpOutcome {
 struct L2Translation {
   bool ept = false;  // false: L2-physical is L1-physical
   u64 eptp = 0;
-  u16 vpid = 0;      // 0: L1 does not use VPID
+  u16 vpid = 0;  // 0: L1 does not use VPID
 };
 
 enum class InveptType : u8 { single_context = 1, all_contexts = 2 };
@@ -75,15 +77,17 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   { v.block_l2() } -> std::same_as<typename V::Block&>;
   { k.memory() } -> std::same_as<const mmu::L1Memory&>;
   { k.capabilities() } -> std::same_as<const Capabilities&>;
-  { k.fields() } -> std::same_as<const FieldIndex&>;  // built from the capabilities, shared by all vCPUs
+  {
+    k.fields()
+    } -> std::same_as<const FieldIndex&>;  // built from the capabilities, shared by all vCPUs
 
   // --- L1's architectural state. block_l1() holds what the processor has.
   { k.l1_cr0() } -> std::same_as<u64>;
   { k.l1_cr3() } -> std::same_as<u64>;
   { k.l1_cr4() } -> std::same_as<u64>;
   { k.l1_efer() } -> std::same_as<u64>;
-  // CR0, CR3, CR4 and EFER of L1 at once, at a VM exit, with every side effect (shadow root, PDPTEs).
-  // False where the PDPTEs that CR3 selects are invalid (VMX abort).
+  // CR0, CR3, CR4 and EFER of L1 at once, at a VM exit, with every side effect (shadow root,
+  // PDPTEs). False where the PDPTEs that CR3 selects are invalid (VMX abort).
   { v.load_l1_paging(value, value, value, value) } -> std::same_as<bool>;
   // IA32_DEBUGCTL of L1 becomes 0.
   v.clear_l1_debugctl();
@@ -93,7 +97,8 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   v.raise_l1(event);
   // L1's instruction is done: RIP, RF, interrupt shadow, single-step trap.
   v.advance_l1(instruction);
-  // Copies between L0 and L1's linear memory with L1's rights. False: the fault has been raised in L1.
+  // Copies between L0 and L1's linear memory with L1's rights. False: the fault has been raised in
+  // L1.
   { v.read_l1_linear(gva, to, value) } -> std::same_as<bool>;
   { v.write_l1_linear(gva, from, value) } -> std::same_as<bool>;
 
@@ -110,7 +115,8 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   // What L0 wants to see of any L2, whatever L1's controls say.
   { k.l0_intercepts() } -> std::convertible_to<cpu::Intercepts>;
 
-  // Whether the host exits on XSETBV; where it does not the engine keeps L2's OSXSAVE clear at first.
+  // Whether the host exits on XSETBV; where it does not the engine keeps L2's OSXSAVE clear at
+  // first.
   { k.intercepts_xsetbv() } -> std::same_as<bool>;
   { k.xcr0() } -> std::same_as<u64>;  // the processor's
   v.set_xcr0(value);
@@ -121,42 +127,47 @@ concept L1Context = requires(V v, const V& k, u64 value, u64& result, u32 index,
   { k.l1_tsc() } -> std::same_as<u64>;
 
   // --- events for L1
-  { k.pending() } -> std::same_as<u32>;             // pending::*
+  { k.pending() } -> std::same_as<u32>;               // pending::*
   { v.acknowledge_interrupt() } -> std::same_as<u8>;  // INTA of the virtual APIC
   v.take_nmi();
   v.take_init();
-  { v.take_sipi() } -> std::same_as<u8>;            // its vector
-  { k.nmi_blocked() } -> std::same_as<bool>;        // L1's (or, without virtual NMIs, L2's) blocking by NMI
+  { v.take_sipi() } -> std::same_as<u8>;  // its vector
+  {
+    k.nmi_blocked()
+    } -> std::same_as<bool>;  // L1's (or, without virtual NMIs, L2's) blocking by NMI
   v.set_nmi_blocked(flag);
-  { v.tpr() } -> std::same_as<u64>;                 // CR8 of L1's virtual APIC
+  { v.tpr() } -> std::same_as<u64>;  // CR8 of L1's virtual APIC
   v.set_tpr(value);
 
   // --- L2
   // Makes the vCPU run block_l2 (true) or block_l1 (false) from now on.
   v.set_running_l2(flag);
-  // The instruction at which L2 exited. nullptr: it cannot be fetched or is not what the exit says (L2
-  // rewrote it): run L2 again.
+  // The instruction at which L2 exited. nullptr: it cannot be fetched or is not what the exit says
+  // (L2 rewrote it): run L2 again.
   { v.decode_l2(exit) } -> std::same_as<const cpu::Instruction*>;
-  // Gives block_l2 its root and tag for this translation; flushes what a VM entry must (all of VPID 0's).
+  // Gives block_l2 its root and tag for this translation; flushes what a VM entry must (all of VPID
+  // 0's).
   v.switch_l2_translation(translation);
   { v.handle_l2_tdp_fault(exit) } -> std::same_as<TdpOutcome>;
   // INVEPT and INVVPID: the engine has checked type, EPTP, VPID and address.
   v.invept(invept, value);
   v.invvpid(invvpid, vpid, gva);
-  // Copies from L2-physical memory, through L1's EPT where there is one. False: not mapped or no memory.
+  // Copies from L2-physical memory, through L1's EPT where there is one. False: not mapped or no
+  // memory.
   { v.read_l2_physical(ngpa, to, value) } -> std::same_as<bool>;
-  // Performs on L1's machine what L2 did and L1 lets pass: IN, OUT, INS, OUTS. True when done (the engine
-  // advances RIP); false: run L2 again, or a fault has been raised in L2 by raise_l2().
+  // Performs on L1's machine what L2 did and L1 lets pass: IN, OUT, INS, OUTS. True when done (the
+  // engine advances RIP); false: run L2 again, or a fault has been raised in L2 by raise_l2().
   { v.perform_l2_io(exit, instruction) } -> std::same_as<bool>;
-  // Executes the instruction of L2 whose memory operand lies on a page that L1 maps and L0 traps. The
-  // instruction's length when done (the engine advances RIP), 0: run L2 again, or a fault was raised.
+  // Executes the instruction of L2 whose memory operand lies on a page that L1 maps and L0 traps.
+  // The instruction's length when done (the engine advances RIP), 0: run L2 again, or a fault was
+  // raised.
   { v.emulate_l2_access(exit) } -> std::same_as<unsigned>;
-  // L2's linear memory, with the rights of its CPL. False: the fault has been raised by raise_l2(), or an
-  // exit to L1 has happened.
+  // L2's linear memory, with the rights of its CPL. False: the fault has been raised by raise_l2(),
+  // or an exit to L1 has happened.
   { v.read_l2_linear(gva, to, value) } -> std::same_as<bool>;
   { v.write_l2_linear(gva, from, value) } -> std::same_as<bool>;
-  // The processor is to come back to L0 right after the next entry of L2, once the injected event is
-  // delivered, whatever L2's RFLAGS.IF.
+  // The processor is to come back to L0 right after the next entry of L2, once the injected event
+  // is delivered, whatever L2's RFLAGS.IF.
   v.request_immediate_exit();
   // For the log: why an entry of L1's failed.
   v.note_failed_entry(rule);

@@ -1,11 +1,13 @@
-// VMX for one vCPU of L1, on whatever processor is underneath. A nested exit's way through these files:
+// VMX for one vCPU of L1, on whatever processor is underneath. A nested exit's way through these
+// files:
 //
 //   L2 exits   vmm's loop → handle_exit (exit_routing.h): who wants it? → exit_to_l1 (exit.h)
-//   L1 resumes #UD or exit → execute (instructions.h) → enter (entry.h): checks → merge (merge.h) → run
-//   before each run of L2: before_run (event_injection.h)
+//   L1 resumes #UD or exit → execute (instructions.h) → enter (entry.h): checks → merge (merge.h) →
+//   run before each run of L2: before_run (event_injection.h)
 //
-// The class is split by concept; this file has the state and what vmm calls. Everything is a template over
-// the vCPU (context.h), so that it runs under GoogleTest and a fuzzer with no machine at all.
+// The class is split by concept; this file has the state and what vmm calls. Everything is a
+// template over the vCPU (context.h), so that it runs under GoogleTest and a fuzzer with no machine
+// at all.
 #pragma once
 
 #include "base/log.h"
@@ -40,20 +42,21 @@ class Vmx {
   Vmx(const Vmx&) = delete;
   Vmx& operator=(const Vmx&) = delete;
 
-  // After VMXON: CR0 and CR4 keep the bits that VMX operation fixes; in root operation INIT is held back.
+  // After VMXON: CR0 and CR4 keep the bits that VMX operation fixes; in root operation INIT is held
+  // back.
   bool in_operation() const { return mode_ != Mode::off; }
   bool in_l2() const { return mode_ == Mode::non_root; }
   // The processor was reset, or took INIT outside VMX operation: VMX is off and no VMCS is current.
   void reset();
 
-  // The common VMREAD and VMWRITE: in 64-bit mode, between registers, of a field that is there and up to date.
-  // A leaf, so that the hottest instructions of an L1 save no register. False: nothing was done,
-  // execute() it.
+  // The common VMREAD and VMWRITE: in 64-bit mode, between registers, of a field that is there and
+  // up to date. A leaf, so that the hottest instructions of an L1 save no register. False: nothing
+  // was done, execute() it.
   bool vmread_known(const cpu::Instruction& i);
   bool vmwrite_known(const cpu::Instruction& i);
 
-  // L1 executed `instruction`, one of VMX's. False: it is an undefined opcode (#UD) in L1's state; nothing
-  // has been changed. RIP has been dealt with otherwise.
+  // L1 executed `instruction`, one of VMX's. False: it is an undefined opcode (#UD) in L1's state;
+  // nothing has been changed. RIP has been dealt with otherwise.
   bool execute(const cpu::Instruction& instruction);
 
   // To be called before each run while in_l2().
@@ -72,8 +75,8 @@ class Vmx {
   bool accepts_interrupt();
   // L1's EPT refuses an access that L0 makes for L2: an EPT violation.
   void reflect_violation(Ngpa ngpa, u64 qualification, u64 linear);
-  // L0 found that L2's instruction raises `event`: L1 gets an exit if it asked for that, else L2 the
-  // exception. `qualification`: DR6 bits of #DB, the address of #PF.
+  // L0 found that L2's instruction raises `event`: L1 gets an exit if it asked for that, else L2
+  // the exception. `qualification`: DR6 bits of #DB, the address of #PF.
   void raise_l2(const cpu::Event& event, u64 qualification = 0);
 
   // The vmcs12 at hand, all of it up to date; for dumps and tests.
@@ -87,8 +90,8 @@ class Vmx {
   enum class Mode : u8 { off, root, non_root };
   static constexpr Gpa kNoVmcs{~u64{0}};
 
-  // Where L2's RIP and the rest of kLazyGroups are after an exit, but CR0, CR4 and EFER, whose writes L0
-  // always sees and which vmcs12 therefore always has.
+  // Where L2's RIP and the rest of kLazyGroups are after an exit, but CR0, CR4 and EFER, whose
+  // writes L0 always sees and which vmcs12 therefore always has.
   static constexpr GroupMask kLeftInBlock =
       mask(Group::guest_cr3, Group::guest_pdptes, Group::guest_debug, Group::guest_msrs,
            Group::guest_sysenter, Group::guest_cs_ss, Group::guest_segments, Group::guest_tables);
@@ -142,8 +145,8 @@ class Vmx {
   // --- exit.h
   void exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification = 0, u32 interruption_info = 0,
                   u32 interruption_error = 0, u32 length = 0, u32 information = 0);
-  void exit_on_instruction(cpu::vmx::BasicExit reason, const cpu::Instruction& i, u64 qualification = 0,
-                           u32 information = 0);
+  void exit_on_instruction(cpu::vmx::BasicExit reason, const cpu::Instruction& i,
+                           u64 qualification = 0, u32 information = 0);
   void load_host_state(bool switched);
   void abort(cpu::vmx::VmxAbort why);
 
@@ -198,7 +201,8 @@ class Vmx {
   bool l2_nmi_blocked() const;
   void set_l2_nmi_blocked(bool blocked);
 
-  // Control words of the current vmcs12, with secondary ones that count only when they are activated.
+  // Control words of the current vmcs12, with secondary ones that count only when they are
+  // activated.
   u32 pin() const { return c_.pin_controls; }
   u32 proc() const { return c_.proc_controls; }
   u32 proc2() const {
@@ -218,21 +222,22 @@ class Vmx {
   bool step_guest_tf_ = false;     // L2's own TF meanwhile
   bool step_shadow_ = false;
   bool monitor_trap_pending_ = false;
-  bool inherits_ = true;           // some of DR7, DEBUGCTL, PAT, EFER are L1's at each entry
-  bool hides_dr6_ = false;         // L1 intercepts #DB: block_l2's DR6 collects the causes of one exception
-  bool xsetbv_seen_ = false;       // see l2_cr4_for_processor
-  bool osxsave_live_ = false;      // L2 executes XSETBV unseen
-  bool switched_xcr0_ = false;     // L2 changed XCR0 behind L1's back: l2_xcr0_ is its own
+  bool inherits_ = true;  // some of DR7, DEBUGCTL, PAT, EFER are L1's at each entry
+  bool hides_dr6_ =
+      false;  // L1 intercepts #DB: block_l2's DR6 collects the causes of one exception
+  bool xsetbv_seen_ = false;    // see l2_cr4_for_processor
+  bool osxsave_live_ = false;   // L2 executes XSETBV unseen
+  bool switched_xcr0_ = false;  // L2 changed XCR0 behind L1's back: l2_xcr0_ is its own
   // Nonzero: before_run has something to look at, whatever pending() says.
   u32 attention_ = 0;
   GroupMask dirty_ = 0;  // changed by L1 since they were merged
   GroupMask stale_ = 0;  // live in block_l2, not in c_
   Gpa current_ = kNoVmcs;
   Gpa vmxon_region_{};
-  u64 l2_efer_ = 0;      // as L2 has it
-  u64 l2_dr6_ = 0;       // as L2 has it, while hides_dr6_
+  u64 l2_efer_ = 0;  // as L2 has it
+  u64 l2_dr6_ = 0;   // as L2 has it, while hides_dr6_
   u64 step_rip_ = 0, step_dr6_ = 0;
-  u64 tsc_offset_ = 0;   // L2's, on top of L1's
+  u64 tsc_offset_ = 0;  // L2's, on top of L1's
   u64 l1_xcr0_ = 0, l2_xcr0_ = 0;
   u64 pending_debug_ = 0;
   cpu::Event inject_{};       // to be delivered to L2 at its next run
@@ -242,17 +247,17 @@ class Vmx {
   L2Translation translation_{};
   EntryChecks checks_{};
   HostImage host_{};
-  alignas(64) Vmcs12 c_{};    // the current VMCS
+  alignas(64) Vmcs12 c_{};  // the current VMCS
 };
 
 }  // namespace aerie::nested::vmx
 
 // The parts, in the order of a nested round trip.
-#include "nested/vmx/instructions.h"
 #include "nested/vmx/entry.h"
-#include "nested/vmx/merge.h"
 #include "nested/vmx/event_injection.h"
+#include "nested/vmx/exit.h"
 #include "nested/vmx/exit_routing.h"
 #include "nested/vmx/guest_registers.h"
+#include "nested/vmx/instructions.h"
+#include "nested/vmx/merge.h"
 #include "nested/vmx/msr_lists.h"
-#include "nested/vmx/exit.h"

@@ -1,4 +1,5 @@
-// VMLAUNCH and VMRESUME: SDM vol. 3, chapter 27. Checks, merge, MSR loading, and the failures of each.
+// VMLAUNCH and VMRESUME: SDM vol. 3, chapter 27. Checks, merge, MSR loading, and the failures of
+// each.
 #pragma once
 
 #include "cpu/arch/msr.h"
@@ -6,8 +7,9 @@
 
 namespace aerie::nested::vmx {
 
-// 26.3: the instruction before was MOV SS or POP SS. The host's interrupt shadow is also that of STI, which
-// does not matter here: STI is one byte, 0xFB, and no MOV or POP of SS ends in that byte with IF set by it.
+// 26.3: the instruction before was MOV SS or POP SS. The host's interrupt shadow is also that of
+// STI, which does not matter here: STI is one byte, 0xFB, and no MOV or POP of SS ends in that byte
+// with IF set by it.
 template <L1Context C>
 [[gnu::cold]] bool Vmx<C>::blocked_by_mov_ss() {
   Block& b = v_.block_l1();
@@ -40,8 +42,9 @@ template <L1Context C>
   const bool cs_long = (stale_ & mask(Group::guest_cs_ss)) != 0
                            ? b2.segment(cpu::SegmentRegister::cs).long_mode()
                            : c_.segment(cpu::SegmentRegister::cs).long_mode();
-  const EntryContext context{c_, v_.capabilities(), v_.memory(), current_, long_mode(b1),
-                             has(c_.entry_controls, cpu::vmx::entry::ia32e_guest) && cs_long};
+  const EntryContext context{
+      c_,       v_.capabilities(), v_.memory(),
+      current_, long_mode(b1),     has(c_.entry_controls, cpu::vmx::entry::ia32e_guest) && cs_long};
   if (const EntryRule* broken = checks_.run(context, dirty_); broken != nullptr) [[unlikely]] {
     v_.note_failed_entry(*broken);
     if (broken->vm_fails()) {
@@ -103,18 +106,20 @@ template <L1Context C>
   pending_debug_ = c_.guest_pending_debug;
   injected_ = {};
   attention_ = 0;
-  constexpr u32 kWindows = cpu::vmx::proc::interrupt_window | cpu::vmx::proc::nmi_window |
-                           cpu::vmx::proc::monitor_trap;
-  if (((c_.entry_interruption_info & cpu::vmx::interruption_info::valid) | (c_.proc_controls & kWindows) |
-       c_.guest_activity | c_.guest_interruptibility | pending_debug_) != 0) [[unlikely]] {
+  constexpr u32 kWindows =
+      cpu::vmx::proc::interrupt_window | cpu::vmx::proc::nmi_window | cpu::vmx::proc::monitor_trap;
+  if (((c_.entry_interruption_info & cpu::vmx::interruption_info::valid) |
+       (c_.proc_controls & kWindows) | c_.guest_activity | c_.guest_interruptibility |
+       pending_debug_) != 0) [[unlikely]] {
     begin_events();
   }
 }
 
-// 27.8: the VM-exit information says so, host state is loaded; nothing else of vmcs12 changes, and no
-// MSRs are stored.
+// 27.8: the VM-exit information says so, host state is loaded; nothing else of vmcs12 changes, and
+// no MSRs are stored.
 template <L1Context C>
-[[gnu::cold]] void Vmx<C>::fail_entry(cpu::vmx::BasicExit reason, u64 qualification, bool switched) {
+[[gnu::cold]] void Vmx<C>::fail_entry(cpu::vmx::BasicExit reason, u64 qualification,
+                                      bool switched) {
   c_.exit_reason = cpu::vmx::failed_entry_reason(reason);
   c_.exit_qualification = qualification;
   load_host_state(switched);

@@ -1,5 +1,5 @@
-// Which event L2 meets next. Before each run of L2, in the order of SDM vol. 3, 7.9 (table 7-2) and the
-// remarks on priority in 26.2, 26.7.2, 27.6 and 27.7:
+// Which event L2 meets next. Before each run of L2, in the order of SDM vol. 3, 7.9 (table 7-2) and
+// the remarks on priority in 26.2, 26.7.2, 27.6 and 27.7:
 //
 //    1  the event that the VM entry injects, or one whose delivery an exit to L0 cut short (27.6)
 //    2  INIT                                              exit 3, but in wait-for-SIPI
@@ -12,9 +12,9 @@
 //    9  external interrupt                                exit 1, or L2's vector
 //   10  the instruction at RIP (or HLT, shutdown: wait)
 //
-// MOV-SS blocking holds back 5 to 9, STI blocking 8 and 9 (and here 6 and 7, as 25.4.2's table allows); the
-// exits of 7 do not care. Where something waits for the end of such blocking L0 runs one instruction
-// with TF set.
+// MOV-SS blocking holds back 5 to 9, STI blocking 8 and 9 (and here 6 and 7, as 25.4.2's table
+// allows); the exits of 7 do not care. Where something waits for the end of such blocking L0 runs
+// one instruction with TF set.
 #pragma once
 
 #include "nested/vmx/engine.h"
@@ -75,8 +75,7 @@ template <L1Context C>
       // 27.7.3: which events leave pending debug exceptions standing.
       const bool instruction = inject_.type == cpu::EventType::software_interrupt ||
                                inject_.type == cpu::EventType::software_exception;
-      if (!instruction ||
-          !has(c_.guest_interruptibility, cpu::vmx::interruptibility::mov_ss)) {
+      if (!instruction || !has(c_.guest_interruptibility, cpu::vmx::interruptibility::mov_ss)) {
         pending_debug_ = 0;
       }
     }
@@ -89,15 +88,15 @@ template <L1Context C>
 
 template <L1Context C>
 void Vmx<C>::recompute_attention() {
-  constexpr u32 kControls = cpu::vmx::proc::interrupt_window | cpu::vmx::proc::nmi_window |
-                            cpu::vmx::proc::monitor_trap;
+  constexpr u32 kControls =
+      cpu::vmx::proc::interrupt_window | cpu::vmx::proc::nmi_window | cpu::vmx::proc::monitor_trap;
   attention_ = (proc() & kControls) | (inject_.valid ? 1 : 0) | static_cast<u32>(activity_) |
                (pending_debug_ != 0 ? 1 : 0) | (monitor_trap_pending_ ? 1 : 0) |
                (window_requested_ ? 1 : 0) | (injected_.valid ? 1 : 0);
 }
 
-// What the exit cut short, as VMX would say it. The host's view of software events is a poor one: what
-// was injected is remembered.
+// What the exit cut short, as VMX would say it. The host's view of software events is a poor one:
+// what was injected is remembered.
 template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::note_interrupted_event() {
   if (const cpu::Event e = v_.block_l2().interrupted_event(); e.valid) [[unlikely]] {
@@ -115,9 +114,9 @@ template <L1Context C>
     interrupted_ = injected_;
     return;
   }
-  // L2 executed the instruction itself: INT n, INT3 or INTO. SVM hosts tell the latter two as exceptions,
-  // TCG as software interrupts: the vector decides. (INT 3 and INT 4 in two bytes would be told as INT3 and
-  // INTO; no compiler makes them.)
+  // L2 executed the instruction itself: INT n, INT3 or INTO. SVM hosts tell the latter two as
+  // exceptions, TCG as software interrupts: the vector decides. (INT 3 and INT 4 in two bytes would
+  // be told as INT3 and INTO; no compiler makes them.)
   if (interrupted_.vector == static_cast<u8>(cpu::Exception::bp) ||
       interrupted_.vector == static_cast<u8>(cpu::Exception::of)) {
     interrupted_.type = cpu::EventType::software_exception;
@@ -136,8 +135,8 @@ template <L1Context C>
   inject_ = {};
   activity_ = cpu::vmx::Activity::active;
   // What waits is looked at as soon as the event has been delivered.
-  constexpr u32 kControls = cpu::vmx::proc::interrupt_window | cpu::vmx::proc::nmi_window |
-                            cpu::vmx::proc::monitor_trap;
+  constexpr u32 kControls =
+      cpu::vmx::proc::interrupt_window | cpu::vmx::proc::nmi_window | cpu::vmx::proc::monitor_trap;
   if (waiting != 0 || (proc() & kControls) != 0 || pending_debug_ != 0 || monitor_trap_pending_) {
     v_.request_immediate_exit();
   }
@@ -183,7 +182,8 @@ template <L1Context C>
   if (pending_debug_ != 0 && !shadow) {
     const u64 causes = pending_debug_;
     pending_debug_ = 0;
-    if ((causes & (cpu::vmx::pending_debug::bs | cpu::vmx::pending_debug::enabled_breakpoint)) != 0) {
+    if ((causes & (cpu::vmx::pending_debug::bs | cpu::vmx::pending_debug::enabled_breakpoint)) !=
+        0) {
       raise_l2(cpu::Event::exception(cpu::Exception::db),
                causes & (cpu::vmx::pending_debug::b0_b3 | cpu::vmx::pending_debug::bs));
       return mode_ == Mode::non_root ? inject(inject_, waiting) : Next::run_l1;
@@ -239,7 +239,8 @@ template <L1Context C>
       exit_to_l1(BasicExit::external_interrupt, 0, word);
       return Next::run_l1;
     } else if (enabled && !shadow) {
-      return inject(cpu::Event::interrupt(v_.acknowledge_interrupt()), waiting & ~pending::interrupt);
+      return inject(cpu::Event::interrupt(v_.acknowledge_interrupt()),
+                    waiting & ~pending::interrupt);
     } else {
       step = step || enabled;
       window = true;
@@ -252,7 +253,8 @@ template <L1Context C>
   }
   if (step) {
     start_step();
-    window = false;  // the step's end looks again; the host may forget the shadow for a window's sake
+    window =
+        false;  // the step's end looks again; the host may forget the shadow for a window's sake
   }
   if (window != window_requested_) {
     b.request_interrupt_window(window);
@@ -297,7 +299,8 @@ template <L1Context C>
   if (e.reason != cpu::ExitReason::exception || e.vector != static_cast<u8>(cpu::Exception::db)) {
     if ((e.reason == cpu::ExitReason::external_interrupt || e.reason == cpu::ExitReason::nmi) &&
         b.rip() == step_rip_) {
-      // Interrupted before the instruction: the shadow still stands, though the host has forgotten it.
+      // Interrupted before the instruction: the shadow still stands, though the host has forgotten
+      // it.
       b.set_interrupt_shadow(step_shadow_);
       monitor_trap_pending_ = false;
     }

@@ -1,5 +1,6 @@
-// VM exits to L1: SDM vol. 3, chapter 28. The information fields, the guest state that every L1 reads at
-// once, host state; the rest of the guest state stays in block_l2 (merge.h, synchronise()).
+// VM exits to L1: SDM vol. 3, chapter 28. The information fields, the guest state that every L1
+// reads at once, host state; the rest of the guest state stays in block_l2 (merge.h,
+// synchronise()).
 #pragma once
 
 #include "nested/vmx/engine.h"
@@ -37,14 +38,16 @@ void Vmx<C>::exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification, u32 inter
   c_.guest_rsp = v_.registers()[cpu::Gpr::rsp];
   c_.guest_activity = static_cast<u32>(activity_);
   c_.guest_pending_debug = pending_debug_;
-  // 28.3.4. The host does not say which of STI and MOV SS made the shadow; with IF clear STI cannot have.
+  // 28.3.4. The host does not say which of STI and MOV SS made the shadow; with IF clear STI cannot
+  // have.
   u32 blocking = c_.guest_interruptibility & cpu::vmx::interruptibility::nmi;
   if (!has(c_.pin_controls, cpu::vmx::pin::virtual_nmis)) [[unlikely]] {
     blocking = v_.nmi_blocked() ? cpu::vmx::interruptibility::nmi : 0;
   }
   if (b.interrupt_shadow()) [[unlikely]] {
-    blocking |= (c_.guest_rflags & cpu::rflags::interrupt) != 0 ? cpu::vmx::interruptibility::sti
-                                                                : cpu::vmx::interruptibility::mov_ss;
+    blocking |= (c_.guest_rflags & cpu::rflags::interrupt) != 0
+                    ? cpu::vmx::interruptibility::sti
+                    : cpu::vmx::interruptibility::mov_ss;
   }
   c_.guest_interruptibility = blocking;
   // "IA-32e mode guest" follows EFER.LMA (28.3.2).
@@ -80,13 +83,13 @@ void Vmx<C>::exit_to_l1(cpu::vmx::BasicExit reason, u64 qualification, u32 inter
 }
 
 template <L1Context C>
-void Vmx<C>::exit_on_instruction(cpu::vmx::BasicExit reason, const cpu::Instruction& i, u64 qualification,
-                                 u32 information) {
+void Vmx<C>::exit_on_instruction(cpu::vmx::BasicExit reason, const cpu::Instruction& i,
+                                 u64 qualification, u32 information) {
   exit_to_l1(reason, qualification, 0, 0, i.length, information);
 }
 
-// 28.5, for exits and for failed entries. `switched`: the processor holds L2's state; it does not when the
-// entry failed before it was loaded.
+// 28.5, for exits and for failed entries. `switched`: the processor holds L2's state; it does not
+// when the entry failed before it was loaded.
 template <L1Context C>
 [[gnu::always_inline]] inline void Vmx<C>::load_host_state(bool switched) {
   using cpu::SegmentRegister;

@@ -1,5 +1,5 @@
-// An exit of L2 on its way: exit_routing_table.h says who wants it; what that table calls "closer" is
-// decided here, one short handler each.
+// An exit of L2 on its way: exit_routing_table.h says who wants it; what that table calls "closer"
+// is decided here, one short handler each.
 #pragma once
 
 #include "nested/vmx/engine.h"
@@ -62,35 +62,53 @@ template <L1Context C>
   using enum cpu::ExitReason;
   v_.count_handled(e.reason);
   switch (e.reason) {
-    case exception: return on_exception(e);
-    case tdp_fault: return on_tdp_fault(e);
-    case cr_read: return on_cr_read(e);
-    case cr_write: case cr0_selective: return on_cr_write(e);
-    case dr_read: case dr_write: return on_dr(e);
-    case io: return on_io(e);
-    case rdmsr: case wrmsr: return on_msr(e);
-    case rdtsc: case rdtscp: return on_rdtsc(e);
-    case iret: return on_iret();
-    case shutdown: return exit_to_l1(cpu::vmx::BasicExit::triple_fault);
+    case exception:
+      return on_exception(e);
+    case tdp_fault:
+      return on_tdp_fault(e);
+    case cr_read:
+      return on_cr_read(e);
+    case cr_write:
+    case cr0_selective:
+      return on_cr_write(e);
+    case dr_read:
+    case dr_write:
+      return on_dr(e);
+    case io:
+      return on_io(e);
+    case rdmsr:
+    case wrmsr:
+      return on_msr(e);
+    case rdtsc:
+    case rdtscp:
+      return on_rdtsc(e);
+    case iret:
+      return on_iret();
+    case shutdown:
+      return exit_to_l1(cpu::vmx::BasicExit::triple_fault);
     case interrupt_window:
       v_.block_l2().request_interrupt_window(false);
       window_requested_ = false;
       recompute_attention();
       attention_ |= 1;  // what waited for the window is to be looked at
       return;
-    case external_interrupt: case nmi: case init: case smi:
+    case external_interrupt:
+    case nmi:
+    case init:
+    case smi:
       return;  // vmm took it; before_run() sees what it means for L2
     case task_switch: {
       // Bits as the neutral exit has them: selector in info1, kind in info2.
-      const cpu::vmx::TaskSwitch t{.selector = static_cast<u16>(e.info1),
-                                   .source = static_cast<cpu::vmx::TaskSwitch::Source>(e.info2 & 3)};
+      const cpu::vmx::TaskSwitch t{
+          .selector = static_cast<u16>(e.info1),
+          .source = static_cast<cpu::vmx::TaskSwitch::Source>(e.info2 & 3)};
       return exit_to_l1(cpu::vmx::BasicExit::task_switch, t.encode());
     }
     case descriptor_table: {
       const cpu::Instruction* i = v_.decode_l2(e);
       if (i == nullptr) return;
-      const bool global = i->op == cpu::Op::sgdt || i->op == cpu::Op::lgdt || i->op == cpu::Op::sidt ||
-                          i->op == cpu::Op::lidt;
+      const bool global = i->op == cpu::Op::sgdt || i->op == cpu::Op::lgdt ||
+                          i->op == cpu::Op::sidt || i->op == cpu::Op::lidt;
       return exit_on_instruction(
           global ? cpu::vmx::BasicExit::gdtr_idtr : cpu::vmx::BasicExit::ldtr_tr, *i,
           i->has_memory() ? displacement_qualification(*i, v_.block_l2().rip()) : 0,
@@ -111,24 +129,39 @@ template <L1Context C>
       activity_ = cpu::vmx::Activity::hlt;
       return recompute_attention();
     }
-    case rdpmc: return general_protection();
+    case rdpmc:
+      return general_protection();
     case wbinvd: {
       const cpu::Instruction* i = v_.decode_l2(e);
       if (i == nullptr) return;
       if (i->op == cpu::Op::invd) return exit_on_instruction(cpu::vmx::BasicExit::invd, *i);
-      if (has(proc2(), cpu::vmx::proc2::wbinvd)) return exit_on_instruction(cpu::vmx::BasicExit::wbinvd, *i);
+      if (has(proc2(), cpu::vmx::proc2::wbinvd))
+        return exit_on_instruction(cpu::vmx::BasicExit::wbinvd, *i);
       return advance_l2(i->length);  // caches are coherent
     }
-    case software_interrupt: return on_software_interrupt(e);
-    case pause: case monitor: case mwait: case invlpg: {
+    case software_interrupt:
+      return on_software_interrupt(e);
+    case pause:
+    case monitor:
+    case mwait:
+    case invlpg: {
       // L0 asked for it, not L1. Nothing to do: caches are coherent, MWAIT may return at once.
       const cpu::Instruction* i = v_.decode_l2(e);
       if (i == nullptr) return;
       if (e.reason == invlpg) v_.block_l2().flush(cpu::TlbFlush::tag);
       return advance_l2(i->length);
     }
-    case vmrun: case vmmcall: case vmload: case vmsave: case stgi: case clgi: case skinit: case invlpga:
-    case rdpru: case rsm: case icebp:
+    case vmrun:
+    case vmmcall:
+    case vmload:
+    case vmsave:
+    case stgi:
+    case clgi:
+    case skinit:
+    case invlpga:
+    case rdpru:
+    case rsm:
+    case icebp:
       return undefined_in_l2();
     case invalid_state: {
       // FACTS: an unintercepted MOV to a control register with a value the processor refuses.
@@ -139,7 +172,8 @@ template <L1Context C>
       return exit_to_l1(cpu::vmx::BasicExit::triple_fault);
     }
     default:
-      log_warning("vmx: exit {} of L2, raw code {x}, was not asked for", static_cast<u32>(e.reason), e.raw_code);
+      log_warning("vmx: exit {} of L2, raw code {x}, was not asked for", static_cast<u32>(e.reason),
+                  e.raw_code);
       return exit_to_l1(cpu::vmx::BasicExit::triple_fault);
   }
 }
@@ -149,8 +183,8 @@ template <L1Context C>
 void Vmx<C>::raise_l2(const cpu::Event& event, u64 qualification) {
   Block& b = v_.block_l2();
   const bool pf = event.vector == static_cast<u8>(cpu::Exception::pf);
-  const bool wanted = pf ? page_fault_wanted(event.error)
-                         : has(c_.exception_bitmap, u32{1} << (event.vector & 31));
+  const bool wanted =
+      pf ? page_fault_wanted(event.error) : has(c_.exception_bitmap, u32{1} << (event.vector & 31));
   if (wanted) {
     return exit_to_l1(cpu::vmx::BasicExit::exception_or_nmi, qualification,
                       cpu::vmx::interruption_info::encode(event), event.error,
@@ -162,7 +196,8 @@ void Vmx<C>::raise_l2(const cpu::Event& event, u64 qualification) {
     b.set_dr6((b.dr6() & ~u64{0xf}) | (qualification & (0xf | cpu::dr6::bd | cpu::dr6::bs)));
     b.set_dr7(b.dr7() & ~cpu::dr7::gd);
   } else if (event.type == cpu::EventType::hardware_exception) {
-    b.set_rflags(b.rflags() | cpu::rflags::rf);  // faults push it set (17.3.1.1); not every host does so
+    b.set_rflags(b.rflags() |
+                 cpu::rflags::rf);  // faults push it set (17.3.1.1); not every host does so
   }
   interrupted_ = {};
   inject_ = event;
@@ -179,10 +214,14 @@ template <L1Context C>
 void Vmx<C>::on_exception(const cpu::Exit& e) {
   const auto vector = static_cast<cpu::Exception>(e.vector);
   switch (vector) {
-    case cpu::Exception::ud: return on_undefined_opcode(e);
-    case cpu::Exception::pf: return on_page_fault(e);
-    case cpu::Exception::db: return on_debug(e);
-    default: break;
+    case cpu::Exception::ud:
+      return on_undefined_opcode(e);
+    case cpu::Exception::pf:
+      return on_page_fault(e);
+    case cpu::Exception::db:
+      return on_debug(e);
+    default:
+      break;
   }
   cpu::Event event = cpu::Event::exception(vector);
   if (vector == cpu::Exception::bp || vector == cpu::Exception::of) {
@@ -203,10 +242,12 @@ template <L1Context C>
   if (i == nullptr) {
     return;
   }
-  cpu::Event event{.valid = true, .type = cpu::EventType::software_exception,
-                   .instruction_length = i->length};
+  cpu::Event event{
+      .valid = true, .type = cpu::EventType::software_exception, .instruction_length = i->length};
   switch (i->op) {
-    case cpu::Op::int3: event.vector = static_cast<u8>(cpu::Exception::bp); break;
+    case cpu::Op::int3:
+      event.vector = static_cast<u8>(cpu::Exception::bp);
+      break;
     case cpu::Op::into:
       if ((v_.block_l2().rflags() & cpu::rflags::of) == 0) return advance_l2(i->length);
       event.vector = static_cast<u8>(cpu::Exception::of);
@@ -216,7 +257,8 @@ template <L1Context C>
       event.vector = static_cast<u8>(i->immediate);
       inject_ = event;
       return recompute_attention();
-    default: return;  // rewritten meanwhile: run it again
+    default:
+      return;  // rewritten meanwhile: run it again
   }
   raise_l2(event);
 }
@@ -226,8 +268,8 @@ void Vmx<C>::on_page_fault(const cpu::Exit& e) {
   raise_l2(cpu::Event::exception(cpu::Exception::pf, static_cast<u32>(e.error_code)), e.info2);
 }
 
-// The host has updated DR6 before the exit; VMX reports the causes and leaves DR6 alone (28.3.1). DR6 was
-// clear at the entry, so that what is set now are the causes.
+// The host has updated DR6 before the exit; VMX reports the causes and leaves DR6 alone (28.3.1).
+// DR6 was clear at the entry, so that what is set now are the causes.
 template <L1Context C>
 void Vmx<C>::on_debug(const cpu::Exit&) {
   Block& b = v_.block_l2();
@@ -248,26 +290,35 @@ template <L1Context C>
   }
   const auto operand_exit = [&](BasicExit basic) {
     if (!legal_mode(b) || !i->has_memory()) return undefined_in_l2();
-    exit_on_instruction(basic, *i, displacement_qualification(*i, b.rip()), instruction_information(*i));
+    exit_on_instruction(basic, *i, displacement_qualification(*i, b.rip()),
+                        instruction_information(*i));
   };
   const auto plain_exit = [&](BasicExit basic) {
     if (!legal_mode(b)) return undefined_in_l2();
     exit_on_instruction(basic, *i);
   };
   switch (i->op) {
-    case cpu::Op::vmcall: return exit_on_instruction(BasicExit::vmcall, *i);
-    case cpu::Op::vmlaunch: return plain_exit(BasicExit::vmlaunch);
-    case cpu::Op::vmresume: return plain_exit(BasicExit::vmresume);
-    case cpu::Op::vmxoff: return plain_exit(BasicExit::vmxoff);
-    case cpu::Op::vmxon: return operand_exit(BasicExit::vmxon);
-    case cpu::Op::vmclear: return operand_exit(BasicExit::vmclear);
-    case cpu::Op::vmptrld: return operand_exit(BasicExit::vmptrld);
-    case cpu::Op::vmptrst: return operand_exit(BasicExit::vmptrst);
+    case cpu::Op::vmcall:
+      return exit_on_instruction(BasicExit::vmcall, *i);
+    case cpu::Op::vmlaunch:
+      return plain_exit(BasicExit::vmlaunch);
+    case cpu::Op::vmresume:
+      return plain_exit(BasicExit::vmresume);
+    case cpu::Op::vmxoff:
+      return plain_exit(BasicExit::vmxoff);
+    case cpu::Op::vmxon:
+      return operand_exit(BasicExit::vmxon);
+    case cpu::Op::vmclear:
+      return operand_exit(BasicExit::vmclear);
+    case cpu::Op::vmptrld:
+      return operand_exit(BasicExit::vmptrld);
+    case cpu::Op::vmptrst:
+      return operand_exit(BasicExit::vmptrst);
     case cpu::Op::vmread:
     case cpu::Op::vmwrite:
       if (!legal_mode(b)) return undefined_in_l2();
-      return exit_on_instruction(i->op == cpu::Op::vmread ? BasicExit::vmread : BasicExit::vmwrite, *i,
-                                 i->has_memory() ? displacement_qualification(*i, b.rip()) : 0,
+      return exit_on_instruction(i->op == cpu::Op::vmread ? BasicExit::vmread : BasicExit::vmwrite,
+                                 *i, i->has_memory() ? displacement_qualification(*i, b.rip()) : 0,
                                  instruction_information(*i));
     case cpu::Op::invept:
       if (!v_.capabilities().has(Feature::ept)) break;
@@ -301,7 +352,8 @@ template <L1Context C>
       apply_control_registers();
       update_intercepts();
       return exit_on_instruction(BasicExit::xsetbv, *i);
-    default: break;
+    default:
+      break;
   }
   if (!v_.intercepts_xsetbv() && !osxsave_live_ && (c_.guest_cr4 & cpu::cr4::osxsave) != 0) {
     // Perhaps only for want of OSXSAVE: give L2 the bit it has set and let it try again.
@@ -334,28 +386,36 @@ template <L1Context C>
     return advance_l2(i->length);
   }
   const auto access = [&] {
-    return cpu::vmx::CrAccess{.cr = i->reg, .kind = cpu::vmx::CrAccess::Kind::mov_from,
+    return cpu::vmx::CrAccess{.cr = i->reg,
+                              .kind = cpu::vmx::CrAccess::Kind::mov_from,
                               .gpr = static_cast<cpu::Gpr>(i->rm & 15)}
         .encode();
   };
   u64 value = 0;
   switch (i->reg) {
-    case 0: value = cr0; break;
-    case 2: value = b.cr2(); break;
+    case 0:
+      value = cr0;
+      break;
+    case 2:
+      value = b.cr2();
+      break;
     case 3:
       if (has(proc(), cpu::vmx::proc::cr3_store)) {
         return exit_on_instruction(cpu::vmx::BasicExit::cr_access, *i, access());
       }
       value = b.cr3();
       break;
-    case 4: value = visible_cr(c_.guest_cr4, c_.cr4_mask, c_.cr4_read_shadow); break;
+    case 4:
+      value = visible_cr(c_.guest_cr4, c_.cr4_mask, c_.cr4_read_shadow);
+      break;
     case 8:
       if (has(proc(), cpu::vmx::proc::cr8_store)) {
         return exit_on_instruction(cpu::vmx::BasicExit::cr_access, *i, access());
       }
       value = v_.tpr();
       break;
-    default: return undefined_in_l2();
+    default:
+      return undefined_in_l2();
   }
   const bool code64 = l2_code64();
   v_.registers().gpr[i->rm & 15] = code64 ? value : static_cast<u32>(value);
@@ -398,8 +458,10 @@ template <L1Context C>
     const u64 sets_pe = source & ~c_.cr0_read_shadow & c_.cr0_mask & cpu::cr0::pe;
     if ((differs | sets_pe) != 0) {
       exit_on_instruction(cpu::vmx::BasicExit::cr_access, *i,
-                          CrAccess{.cr = 0, .kind = CrAccess::Kind::lmsw,
-                                   .lmsw_memory = i->has_memory(), .lmsw_source = source}
+                          CrAccess{.cr = 0,
+                                   .kind = CrAccess::Kind::lmsw,
+                                   .lmsw_memory = i->has_memory(),
+                                   .lmsw_source = source}
                               .encode());
       c_.guest_linear_address = linear;
       return;
@@ -414,19 +476,26 @@ template <L1Context C>
     return code64 ? r : u64{static_cast<u32>(r)};
   }();
   switch (i->reg) {
-    case 0: return mov_to_cr0(value, *i);
-    case 2: b.set_cr2(value); return advance_l2(i->length);
-    case 3: return mov_to_cr3(value, *i);
-    case 4: return mov_to_cr4(value, *i);
+    case 0:
+      return mov_to_cr0(value, *i);
+    case 2:
+      b.set_cr2(value);
+      return advance_l2(i->length);
+    case 3:
+      return mov_to_cr3(value, *i);
+    case 4:
+      return mov_to_cr4(value, *i);
     case 8:
       if (has(proc(), cpu::vmx::proc::cr8_load)) {
-        return exit_on_instruction(cpu::vmx::BasicExit::cr_access, *i,
-                                   CrAccess{.cr = 8, .gpr = static_cast<cpu::Gpr>(i->rm & 15)}.encode());
+        return exit_on_instruction(
+            cpu::vmx::BasicExit::cr_access, *i,
+            CrAccess{.cr = 8, .gpr = static_cast<cpu::Gpr>(i->rm & 15)}.encode());
       }
       if ((value >> 4) != 0) return general_protection();
       v_.set_tpr(value);
       return advance_l2(i->length);
-    default: return undefined_in_l2();
+    default:
+      return undefined_in_l2();
   }
 }
 
@@ -438,10 +507,10 @@ template <L1Context C>
   }
   const bool read = i->op == cpu::Op::mov_from_dr;
   if (has(proc(), cpu::vmx::proc::mov_dr)) {
-    return exit_on_instruction(cpu::vmx::BasicExit::mov_dr, *i,
-                               cpu::vmx::DrAccess{.dr = i->reg, .read = read,
-                                                  .gpr = static_cast<cpu::Gpr>(i->rm & 15)}
-                                   .encode());
+    return exit_on_instruction(
+        cpu::vmx::BasicExit::mov_dr, *i,
+        cpu::vmx::DrAccess{.dr = i->reg, .read = read, .gpr = static_cast<cpu::Gpr>(i->rm & 15)}
+            .encode());
   }
   // L0's own interest is in DR6 (and DR4, its alias).
   Block& b = v_.block_l2();
@@ -476,8 +545,12 @@ template <L1Context C>
     }
     return;
   }
-  cpu::vmx::IoAccess access{.size = static_cast<u8>(io.size()), .in = io.in(), .string = io.string(),
-                            .rep = io.rep(), .immediate = i->form == cpu::Form::imm, .port = io.port()};
+  cpu::vmx::IoAccess access{.size = static_cast<u8>(io.size()),
+                            .in = io.in(),
+                            .string = io.string(),
+                            .rep = io.rep(),
+                            .immediate = i->form == cpu::Form::imm,
+                            .port = io.port()};
   u64 linear = 0;
   u32 information = 0;
   if (io.string()) {
@@ -532,7 +605,8 @@ template <L1Context C>
 [[gnu::noinline]] void Vmx<C>::on_tdp_fault(const cpu::Exit& e) {
   const TdpOutcome outcome = v_.handle_l2_tdp_fault(e);
   switch (outcome.kind) {
-    case TdpOutcome::Kind::retry: return;
+    case TdpOutcome::Kind::retry:
+      return;
     case TdpOutcome::Kind::violation:
       return reflect_violation(Ngpa{e.info2}, outcome.qualification, outcome.linear_address);
     case TdpOutcome::Kind::misconfiguration:
@@ -565,7 +639,8 @@ template <L1Context C>
     return undefined_in_l2();
   }
   if (has(proc(), cpu::vmx::proc::rdtsc)) {
-    return exit_on_instruction(rdtscp ? cpu::vmx::BasicExit::rdtscp : cpu::vmx::BasicExit::rdtsc, *i);
+    return exit_on_instruction(rdtscp ? cpu::vmx::BasicExit::rdtscp : cpu::vmx::BasicExit::rdtsc,
+                               *i);
   }
   cpu::GuestRegisters& r = v_.registers();
   const u64 now = v_.l1_tsc() + tsc_offset_;

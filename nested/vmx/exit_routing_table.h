@@ -1,6 +1,6 @@
-// Who wants an exit of L2, by its neutral reason: L1 always, L1 where a control of vmcs12 says so, or a
-// handler that has to look closer. SDM vol. 3, 26.1 and 26.2. This is the one place to change where an exit goes;
-// make_intercepts() derives from it what the processor is asked to intercept.
+// Who wants an exit of L2, by its neutral reason: L1 always, L1 where a control of vmcs12 says so,
+// or a handler that has to look closer. SDM vol. 3, 26.1 and 26.2. This is the one place to change
+// where an exit goes; make_intercepts() derives from it what the processor is asked to intercept.
 #pragma once
 
 #include <array>
@@ -49,27 +49,61 @@ inline constexpr Route kRouteRows[] = {
     {ExitReason::pause, Wants::control, BasicExit::pause, Word::proc, proc::pause, "26.1.3"},
     {ExitReason::wbinvd, Wants::closer, BasicExit::wbinvd, Word::proc2, proc2::wbinvd,
      "26.1.3; a host may report INVD so"},
-    {ExitReason::software_interrupt, Wants::closer, {}, {}, 0,
+    {ExitReason::software_interrupt,
+     Wants::closer,
+     {},
+     {},
+     0,
      "INT3 and INTO by the exception bitmap, where the host's own does not catch them"},
     {ExitReason::rdtsc, Wants::closer, BasicExit::rdtsc, Word::proc, proc::rdtsc, "26.1.3"},
     {ExitReason::rdtscp, Wants::closer, BasicExit::rdtscp, Word::proc, proc::rdtsc,
      "#UD without enable RDTSCP, 26.3"},
     {ExitReason::invpcid, Wants::closer, BasicExit::invpcid, Word::proc, proc::invlpg,
      "#UD without enable INVPCID, 26.3"},
-    {ExitReason::descriptor_table, Wants::closer, BasicExit::gdtr_idtr, Word::proc2, proc2::descriptor_table,
-     "26.1.3"},
-    {ExitReason::exception, Wants::closer, {}, {}, 0, "exception bitmap; VMX instructions arrive as #UD"},
-    {ExitReason::cr_read, Wants::closer, BasicExit::cr_access, {}, 0, "masks, shadows, CR3/CR8-store exiting"},
-    {ExitReason::cr_write, Wants::closer, BasicExit::cr_access, {}, 0, "masks, shadows, CR3/CR8-load exiting"},
+    {ExitReason::descriptor_table, Wants::closer, BasicExit::gdtr_idtr, Word::proc2,
+     proc2::descriptor_table, "26.1.3"},
+    {ExitReason::exception,
+     Wants::closer,
+     {},
+     {},
+     0,
+     "exception bitmap; VMX instructions arrive as #UD"},
+    {ExitReason::cr_read,
+     Wants::closer,
+     BasicExit::cr_access,
+     {},
+     0,
+     "masks, shadows, CR3/CR8-store exiting"},
+    {ExitReason::cr_write,
+     Wants::closer,
+     BasicExit::cr_access,
+     {},
+     0,
+     "masks, shadows, CR3/CR8-load exiting"},
     {ExitReason::cr0_selective, Wants::closer, BasicExit::cr_access, {}, 0, "as cr_write"},
     {ExitReason::dr_read, Wants::closer, BasicExit::mov_dr, Word::proc, proc::mov_dr, "26.1.3"},
     {ExitReason::dr_write, Wants::closer, BasicExit::mov_dr, Word::proc, proc::mov_dr, "26.1.3"},
-    {ExitReason::io, Wants::closer, BasicExit::io, {}, 0, "I/O bitmaps or unconditional I/O exiting"},
+    {ExitReason::io,
+     Wants::closer,
+     BasicExit::io,
+     {},
+     0,
+     "I/O bitmaps or unconditional I/O exiting"},
     {ExitReason::rdmsr, Wants::closer, BasicExit::rdmsr, {}, 0, "MSR bitmaps"},
     {ExitReason::wrmsr, Wants::closer, BasicExit::wrmsr, {}, 0, "MSR bitmaps"},
-    {ExitReason::task_switch, Wants::closer, BasicExit::task_switch, {}, 0, "unconditional, 26.4.2"},
+    {ExitReason::task_switch,
+     Wants::closer,
+     BasicExit::task_switch,
+     {},
+     0,
+     "unconditional, 26.4.2"},
     {ExitReason::shutdown, Wants::closer, BasicExit::triple_fault, {}, 0, "unconditional, 26.2"},
-    {ExitReason::tdp_fault, Wants::closer, BasicExit::ept_violation, {}, 0, "L1's EPT or L0's own map"},
+    {ExitReason::tdp_fault,
+     Wants::closer,
+     BasicExit::ept_violation,
+     {},
+     0,
+     "L1's EPT or L0's own map"},
     {ExitReason::interrupt_window, Wants::closer, {}, {}, 0, "before_run() decides"},
     {ExitReason::iret, Wants::closer, {}, {}, 0, "the end of (virtual-)NMI blocking"},
     {ExitReason::external_interrupt, Wants::closer, {}, {}, 0, "vmm took it; before_run() decides"},
@@ -92,7 +126,8 @@ inline constexpr Route kRouteRows[] = {
 constexpr std::array<Route, cpu::kExitReasons> make_routes() {
   std::array<Route, cpu::kExitReasons> table{};
   for (unsigned i = 0; i < cpu::kExitReasons; ++i) {
-    table[i] = {static_cast<ExitReason>(i), Wants::closer, {}, {}, 0, "not asked for: ignored, logged"};
+    table[i] = {static_cast<ExitReason>(i),      Wants::closer, {}, {}, 0,
+                "not asked for: ignored, logged"};
   }
   for (const Route& row : kRouteRows) {
     table[static_cast<unsigned>(row.reason)] = row;
@@ -126,13 +161,14 @@ inline constexpr ControlledExit kControlledExits[] = {
     {cpu::ExitReason::descriptor_table, Word::proc2, cpu::vmx::proc2::descriptor_table},
 };
 
-// Always: what VMX makes unconditional, and what L0 decides instruction by instruction (MSRs, ports, CR0
-// and CR4 writes, TPR, HLT's activity state).
+// Always: what VMX makes unconditional, and what L0 decides instruction by instruction (MSRs,
+// ports, CR0 and CR4 writes, TPR, HLT's activity state).
 inline constexpr cpu::Intercepts kAlwaysIntercepted = [] {
   using enum cpu::ExitReason;
   cpu::Intercepts i;
-  for (const cpu::ExitReason r : {cpuid, invd, xsetbv, hlt, io, rdmsr, wrmsr, task_switch, shutdown, vmrun, vmmcall,
-                                  vmload, vmsave, stgi, clgi, skinit, invlpga, rdpru, rsm}) {
+  for (const cpu::ExitReason r :
+       {cpuid, invd, xsetbv, hlt, io, rdmsr, wrmsr, task_switch, shutdown, vmrun, vmmcall, vmload,
+        vmsave, stgi, clgi, skinit, invlpga, rdpru, rsm}) {
     i.on(r);
   }
   i.cr_reads = 1u << 8;

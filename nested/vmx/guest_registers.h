@@ -1,6 +1,6 @@
-// What L2's own instructions do to its control registers and MSRs where L0 performs them: L1 let them
-// pass, but the processor's values are not the ones L2 may have. SDM vol. 3, 26.3 (changes to instruction
-// behaviour in VMX non-root operation).
+// What L2's own instructions do to its control registers and MSRs where L0 performs them: L1 let
+// them pass, but the processor's values are not the ones L2 may have. SDM vol. 3, 26.3 (changes to
+// instruction behaviour in VMX non-root operation).
 #pragma once
 
 #include "cpu/arch/msr.h"
@@ -74,8 +74,8 @@ void Vmx<C>::commit_cr0(u64 value, const cpu::Instruction& i) {
   advance_l2(i.length);
 }
 
-// 26.3, MOV to CR0: bits that L1 owns keep their value; a write that would change what L2 sees of them
-// exits.
+// 26.3, MOV to CR0: bits that L1 owns keep their value; a write that would change what L2 sees of
+// them exits.
 template <L1Context C>
 void Vmx<C>::mov_to_cr0(u64 value, const cpu::Instruction& i) {
   const u64 mask = c_.cr0_mask;
@@ -131,7 +131,8 @@ void Vmx<C>::mov_to_cr4(u64 value, const cpu::Instruction& i) {
   const u64 next = (c_.guest_cr4 & mask) | (value & ~mask);
   const PagingState s{c_.guest_cr0, c_.guest_cr4, l2_efer_,
                       b.segment(cpu::SegmentRegister::cs).long_mode()};
-  if (!cr4_write_legal(next, s, b.cr3(), v_.capabilities().cr4_fixed1(), Capabilities::kCr4Fixed0)) {
+  if (!cr4_write_legal(next, s, b.cr3(), v_.capabilities().cr4_fixed1(),
+                       Capabilities::kCr4Fixed0)) {
     return general_protection();
   }
   constexpr u64 kPaging = cpu::cr4::pae | cpu::cr4::pge | cpu::cr4::pse | cpu::cr4::smep;
@@ -140,7 +141,8 @@ void Vmx<C>::mov_to_cr4(u64 value, const cpu::Instruction& i) {
       !pdptes_loadable(b.cr3())) {
     return general_protection();
   }
-  if ((changed & (kPaging | cpu::cr4::pcide | cpu::cr4::smap | cpu::cr4::pke | cpu::cr4::la57)) != 0) {
+  if ((changed & (kPaging | cpu::cr4::pcide | cpu::cr4::smap | cpu::cr4::pke | cpu::cr4::la57)) !=
+      0) {
     b.flush(cpu::TlbFlush::tag);
   }
   if ((changed & next & cpu::cr4::osxsave) != 0) {
@@ -152,25 +154,46 @@ void Vmx<C>::mov_to_cr4(u64 value, const cpu::Instruction& i) {
   advance_l2(i.length);
 }
 
-// MSRs as L2's RDMSR and WRMSR reach them once L1 lets them pass, and as the entry's MSR list loads them:
-// those that entries and exits switch are L2's own, the rest are the processor's, L1's included.
+// MSRs as L2's RDMSR and WRMSR reach them once L1 lets them pass, and as the entry's MSR list loads
+// them: those that entries and exits switch are L2's own, the rest are the processor's, L1's
+// included.
 template <L1Context C>
 [[gnu::noinline]] bool Vmx<C>::read_l2_msr(u32 index, u64& value) {
   Block& b = v_.block_l2();
   switch (index) {
-    case cpu::msr::efer: value = l2_efer_; return true;
-    case cpu::msr::pat: value = b.pat(); return true;
-    case cpu::msr::debugctl: value = b.debugctl(); return true;
-    case cpu::msr::tsc: value = v_.l1_tsc() + tsc_offset_; return true;
+    case cpu::msr::efer:
+      value = l2_efer_;
+      return true;
+    case cpu::msr::pat:
+      value = b.pat();
+      return true;
+    case cpu::msr::debugctl:
+      value = b.debugctl();
+      return true;
+    case cpu::msr::tsc:
+      value = v_.l1_tsc() + tsc_offset_;
+      return true;
     case cpu::msr::fs_base:
     case cpu::msr::gs_base:
       b.store_syscall_state();
-      value = b.segment(index == cpu::msr::fs_base ? cpu::SegmentRegister::fs : cpu::SegmentRegister::gs).base;
+      value = b.segment(index == cpu::msr::fs_base ? cpu::SegmentRegister::fs
+                                                   : cpu::SegmentRegister::gs)
+                  .base;
       return true;
-    case cpu::msr::sysenter_cs: b.store_syscall_state(); value = b.sysenter_cs(); return true;
-    case cpu::msr::sysenter_esp: b.store_syscall_state(); value = b.sysenter_esp(); return true;
-    case cpu::msr::sysenter_eip: b.store_syscall_state(); value = b.sysenter_eip(); return true;
-    default: return v_.read_msr(index, value);
+    case cpu::msr::sysenter_cs:
+      b.store_syscall_state();
+      value = b.sysenter_cs();
+      return true;
+    case cpu::msr::sysenter_esp:
+      b.store_syscall_state();
+      value = b.sysenter_esp();
+      return true;
+    case cpu::msr::sysenter_eip:
+      b.store_syscall_state();
+      value = b.sysenter_eip();
+      return true;
+    default:
+      return v_.read_msr(index, value);
   }
 }
 
@@ -181,7 +204,8 @@ template <L1Context C>
   switch (index) {
     case cpu::msr::efer: {
       if ((value & ~(v_.efer_allowed() | cpu::efer::lma)) != 0) return false;
-      if (((value ^ l2_efer_) & cpu::efer::lme) != 0 && (c_.guest_cr0 & cpu::cr0::pg) != 0) return false;
+      if (((value ^ l2_efer_) & cpu::efer::lme) != 0 && (c_.guest_cr0 & cpu::cr0::pg) != 0)
+        return false;
       value = (value & ~cpu::efer::lma) | (l2_efer_ & cpu::efer::lma);
       if (((value ^ l2_efer_) & cpu::efer::nxe) != 0) {
         b.flush(cpu::TlbFlush::tag);
@@ -195,14 +219,17 @@ template <L1Context C>
       b.set_pat(value);
       return true;
     case cpu::msr::debugctl:
-      if ((value & ~(cpu::msr::debugctl_bits::lbr | cpu::msr::debugctl_bits::btf)) != 0) return false;
+      if ((value & ~(cpu::msr::debugctl_bits::lbr | cpu::msr::debugctl_bits::btf)) != 0)
+        return false;
       b.set_debugctl(value);
       return true;
-    case cpu::msr::tsc: return v_.write_msr(index, value - tsc_offset_);
+    case cpu::msr::tsc:
+      return v_.write_msr(index, value - tsc_offset_);
     case cpu::msr::fs_base:
     case cpu::msr::gs_base: {
       if (!is_canonical(value, linear_bits)) return false;
-      const auto r = index == cpu::msr::fs_base ? cpu::SegmentRegister::fs : cpu::SegmentRegister::gs;
+      const auto r =
+          index == cpu::msr::fs_base ? cpu::SegmentRegister::fs : cpu::SegmentRegister::gs;
       b.store_syscall_state();
       cpu::Segment s = b.segment(r);
       s.base = value;
@@ -227,12 +254,13 @@ template <L1Context C>
       b.set_sysenter_eip(value);
       b.load_syscall_state();
       return true;
-    default: return v_.write_msr(index, value);
+    default:
+      return v_.write_msr(index, value);
   }
 }
 
-// 25.6.9: four bitmaps of 1 KiB: reads of 0-0x1fff, reads of 0xc0000000-0xc0001fff, the same for writes. L1
-// may change them at any time: they are read when the exit comes.
+// 25.6.9: four bitmaps of 1 KiB: reads of 0-0x1fff, reads of 0xc0000000-0xc0001fff, the same for
+// writes. L1 may change them at any time: they are read when the exit comes.
 template <L1Context C>
 bool Vmx<C>::msr_wanted(u32 index, bool write) const {
   if (!has(proc(), cpu::vmx::proc::msr_bitmaps)) {
@@ -250,8 +278,8 @@ bool Vmx<C>::msr_wanted(u32 index, bool write) const {
   return byte == nullptr || ((*byte >> (index & 7)) & 1) != 0;
 }
 
-// 25.6.4 and 26.1.3: bitmap A for ports below 0x8000, B above; each byte of the access counts, and one that
-// wraps around the port space exits.
+// 25.6.4 and 26.1.3: bitmap A for ports below 0x8000, B above; each byte of the access counts, and
+// one that wraps around the port space exits.
 template <L1Context C>
 bool Vmx<C>::io_wanted(u16 port, unsigned size) const {
   if (!has(proc(), cpu::vmx::proc::io_bitmaps)) {

@@ -1,9 +1,9 @@
-// L1's VMX instructions but VMLAUNCH and VMRESUME. Checks in the order of their operation sections in SDM
-// vol. 3, 31.3; VMfail numbers of 31.4.
+// L1's VMX instructions but VMLAUNCH and VMRESUME. Checks in the order of their operation sections
+// in SDM vol. 3, 31.3; VMfail numbers of 31.4.
 #pragma once
 
-#include "nested/vmx/engine.h"
 #include "cpu/arch/msr.h"
+#include "nested/vmx/engine.h"
 
 namespace aerie::nested::vmx {
 
@@ -19,7 +19,8 @@ void Vmx<C>::reset() {
   inject_ = injected_ = interrupted_ = {};
 }
 
-// #UD in real-address mode, virtual-8086 mode and compatibility mode (31.3, each instruction's first check).
+// #UD in real-address mode, virtual-8086 mode and compatibility mode (31.3, each instruction's
+// first check).
 template <L1Context C>
 bool Vmx<C>::legal_mode(const Block& b) const {
   if ((b.efer() & cpu::efer::lma) != 0) {
@@ -65,9 +66,8 @@ template <L1Context C>
 
 template <L1Context C>
 bool Vmx<C>::operand_address(const cpu::Instruction& i, unsigned size, bool write, Gva& address) {
-  const cpu::LinearAddress linear =
-      operand_linear_address(v_.block_l1(), i, v_.registers(), size, write,
-                             (v_.l1_cr4() & cpu::cr4::la57) != 0);
+  const cpu::LinearAddress linear = operand_linear_address(
+      v_.block_l1(), i, v_.registers(), size, write, (v_.l1_cr4() & cpu::cr4::la57) != 0);
   if (linear.fault.valid) [[unlikely]] {
     v_.raise_l1(linear.fault);
     return false;
@@ -111,13 +111,27 @@ bool Vmx<C>::execute(const cpu::Instruction& i) {
     return true;
   }
   switch (i.op) {
-    case cpu::Op::vmread: vmread(i); return true;
-    case cpu::Op::vmwrite: vmwrite(i); return true;
-    case cpu::Op::vmresume: enter(i, false); return true;
-    case cpu::Op::vmlaunch: enter(i, true); return true;
-    case cpu::Op::vmptrld: vmptrld(i); return true;
-    case cpu::Op::vmclear: vmclear(i); return true;
-    case cpu::Op::vmptrst: vmptrst(i); return true;
+    case cpu::Op::vmread:
+      vmread(i);
+      return true;
+    case cpu::Op::vmwrite:
+      vmwrite(i);
+      return true;
+    case cpu::Op::vmresume:
+      enter(i, false);
+      return true;
+    case cpu::Op::vmlaunch:
+      enter(i, true);
+      return true;
+    case cpu::Op::vmptrld:
+      vmptrld(i);
+      return true;
+    case cpu::Op::vmclear:
+      vmclear(i);
+      return true;
+    case cpu::Op::vmptrst:
+      vmptrst(i);
+      return true;
     case cpu::Op::invept:
       if (!v_.capabilities().has(Feature::ept)) return false;
       invept(i);
@@ -126,11 +140,18 @@ bool Vmx<C>::execute(const cpu::Instruction& i) {
       if (!v_.capabilities().has(Feature::vpid)) return false;
       invvpid(i);
       return true;
-    case cpu::Op::vmxoff: vmxoff(i); return true;
-    case cpu::Op::vmxon: fail(cpu::vmx::InstructionError::vmxon_in_root, i); return true;
+    case cpu::Op::vmxoff:
+      vmxoff(i);
+      return true;
+    case cpu::Op::vmxon:
+      fail(cpu::vmx::InstructionError::vmxon_in_root, i);
+      return true;
     // No dual-monitor treatment of SMM.
-    case cpu::Op::vmcall: fail(cpu::vmx::InstructionError::vmcall_in_root, i); return true;
-    default: return false;  // VMFUNC in root operation, GETSEC
+    case cpu::Op::vmcall:
+      fail(cpu::vmx::InstructionError::vmcall_in_root, i);
+      return true;
+    default:
+      return false;  // VMFUNC in root operation, GETSEC
   }
 }
 
@@ -176,7 +197,8 @@ bool Vmx<C>::vmxon(const cpu::Instruction& i) {
 
 template <L1Context C>
 void Vmx<C>::vmxoff(const cpu::Instruction& i) {
-  // The current VMCS's data must not be lost: software should have cleared it, but need not (25.11.1).
+  // The current VMCS's data must not be lost: software should have cleared it, but need not
+  // (25.11.1).
   write_back();
   current_ = kNoVmcs;
   mode_ = Mode::off;
@@ -238,7 +260,8 @@ void Vmx<C>::vmptrld(const cpu::Instruction& i) {
     return fail(cpu::vmx::InstructionError::vmptrld_vmxon_pointer, i);
   }
   if (Gpa{address} != current_) {
-    // Reads where there is no memory yield ones: no revision either. No shadow VMCSs yet: bit 31 too.
+    // Reads where there is no memory yield ones: no revision either. No shadow VMCSs yet: bit 31
+    // too.
     const auto revision = v_.memory().template read<u32>(Gpa{address});
     if (!revision || *revision != kRevisionId || !v_.memory().writable(Gpa{address}, kPageSize)) {
       return fail(cpu::vmx::InstructionError::vmptrld_wrong_revision, i);
@@ -274,7 +297,8 @@ template <L1Context C>
   }
   cpu::GuestRegisters& registers = v_.registers();
   const unsigned size = long_mode(v_.block_l1()) ? 8 : 4;
-  const u64 encoding = size == 8 ? registers.gpr[i.reg & 15] : static_cast<u32>(registers.gpr[i.reg & 15]);
+  const u64 encoding =
+      size == 8 ? registers.gpr[i.reg & 15] : static_cast<u32>(registers.gpr[i.reg & 15]);
   const FieldSlot slot = v_.fields().find(encoding);
   if (!slot.present()) [[unlikely]] {
     return fail_valid(cpu::vmx::InstructionError::unsupported_component, i);
@@ -320,7 +344,8 @@ template <L1Context C>
     synchronise_slow(slot.mask());
   }
   if (slot.group == static_cast<u8>(Group::exit) && stale_ != 0) [[unlikely]] {
-    // The exit controls say what of the state in block_l2 was saved: save it as they were at the exit.
+    // The exit controls say what of the state in block_l2 was saved: save it as they were at the
+    // exit.
     synchronise_slow(stale_);
   }
   if (write_field(c_, slot, value)) {
@@ -335,8 +360,8 @@ template <L1Context C>
   Block& b = v_.block_l1();
   cpu::GuestRegisters& registers = v_.registers();
   const FieldSlot slot = v_.fields().find(registers.gpr[i.reg & 15]);
-  if (!slot.present() || (stale_ & slot.mask()) != 0 || current_ == kNoVmcs || i.has_memory() || b.cpl() != 0)
-      [[unlikely]] {
+  if (!slot.present() || (stale_ & slot.mask()) != 0 || current_ == kNoVmcs || i.has_memory() ||
+      b.cpl() != 0) [[unlikely]] {
     return false;
   }
   registers.gpr[i.rm & 15] = read_field(c_, slot);
@@ -361,7 +386,8 @@ template <L1Context C>
   return true;
 }
 
-// INVEPT: types 1 and 2. 31.3; table 31-? gives the descriptor: EPTP in bits 63:0, the rest reserved.
+// INVEPT: types 1 and 2. 31.3; table 31-? gives the descriptor: EPTP in bits 63:0, the rest
+// reserved.
 template <L1Context C>
 void Vmx<C>::invept(const cpu::Instruction& i) {
   const u64 type = long_mode(v_.block_l1()) ? v_.registers().gpr[i.reg & 15]

@@ -1,6 +1,6 @@
-// From vmcs12 to the control block L2 runs with, and back. Group by group: a VM entry merges what L1
-// changed since the last one, an exit leaves most of the guest state where it is (kLeftInBlock) until
-// L1 reads it. The control block is derived from vmcs12 and never the other way round.
+// From vmcs12 to the control block L2 runs with, and back. Group by group: a VM entry merges what
+// L1 changed since the last one, an exit leaves most of the guest state where it is (kLeftInBlock)
+// until L1 reads it. The control block is derived from vmcs12 and never the other way round.
 #pragma once
 
 #include "cpu/arch/msr.h"
@@ -28,8 +28,9 @@ template <L1Context C>
     c_.segment(SegmentRegister::ss).set(b.segment(SegmentRegister::ss));
   }
   if ((now & mask(Group::guest_segments)) != 0) {
-    constexpr SegmentRegister kOthers[] = {SegmentRegister::es, SegmentRegister::ds, SegmentRegister::fs,
-                                           SegmentRegister::gs, SegmentRegister::ldtr, SegmentRegister::tr};
+    constexpr SegmentRegister kOthers[] = {SegmentRegister::es,   SegmentRegister::ds,
+                                           SegmentRegister::fs,   SegmentRegister::gs,
+                                           SegmentRegister::ldtr, SegmentRegister::tr};
     for (const SegmentRegister r : kOthers) {
       c_.segment(r).set(b.segment(r));
     }
@@ -74,7 +75,8 @@ template <L1Context C>
   }
 }
 
-// Everything but RIP and RFLAGS. False: CR3 selects page-directory pointers that are no good (27.3.1.6).
+// Everything but RIP and RFLAGS. False: CR3 selects page-directory pointers that are no good
+// (27.3.1.6).
 template <L1Context C>
 [[gnu::noinline]] bool Vmx<C>::merge(GroupMask dirty) {
   using cpu::SegmentRegister;
@@ -91,8 +93,9 @@ template <L1Context C>
     b.set_segment(SegmentRegister::ss, c_.segment(SegmentRegister::ss).neutral());
   }
   if ((dirty & mask(Group::guest_segments)) != 0) {
-    for (const SegmentRegister r : {SegmentRegister::es, SegmentRegister::ds, SegmentRegister::fs,
-                                    SegmentRegister::gs, SegmentRegister::ldtr, SegmentRegister::tr}) {
+    for (const SegmentRegister r :
+         {SegmentRegister::es, SegmentRegister::ds, SegmentRegister::fs, SegmentRegister::gs,
+          SegmentRegister::ldtr, SegmentRegister::tr}) {
       b.set_segment(r, c_.segment(r).neutral());
     }
   }
@@ -125,9 +128,8 @@ template <L1Context C>
     inherits_ = (c_.entry_controls & kLoads) != kLoads;
   }
   if ((dirty & mask(Group::guest_blocking)) != 0) {
-    b.set_interrupt_shadow(
-        has(c_.guest_interruptibility,
-            cpu::vmx::interruptibility::sti | cpu::vmx::interruptibility::mov_ss));
+    b.set_interrupt_shadow(has(c_.guest_interruptibility, cpu::vmx::interruptibility::sti |
+                                                              cpu::vmx::interruptibility::mov_ss));
   }
   if ((dirty & mask(Group::tsc, Group::proc, Group::ept, Group::vpid)) != 0) {
     using namespace cpu::vmx;
@@ -136,8 +138,8 @@ template <L1Context C>
                     .eptp = c_.eptp,
                     .vpid = has(proc2(), proc2::vpid) ? c_.vpid : u16{0}};
   }
-  constexpr GroupMask kControl = mask(Group::guest_cr, Group::guest_msrs, Group::entry, Group::cr_masks,
-                                      Group::pin, Group::proc, Group::exceptions);
+  constexpr GroupMask kControl = mask(Group::guest_cr, Group::guest_msrs, Group::entry,
+                                      Group::cr_masks, Group::pin, Group::proc, Group::exceptions);
   if ((dirty & kControl) != 0) {
     if ((dirty & mask(Group::guest_cr, Group::guest_msrs, Group::entry)) != 0) {
       if (has(c_.entry_controls, load_efer)) {
@@ -213,8 +215,8 @@ u64 Vmx<C>::l2_cr4_for_processor() {
   return value;
 }
 
-// What of L2 comes to L0: L0's own needs and L1's (exit_routing_table.h), and where the CR0 and CR4 that L2
-// sees are not the processor's.
+// What of L2 comes to L0: L0's own needs and L1's (exit_routing_table.h), and where the CR0 and CR4
+// that L2 sees are not the processor's.
 template <L1Context C>
 [[gnu::noinline]] void Vmx<C>::make_intercepts() {
   using namespace cpu::vmx;
@@ -232,7 +234,8 @@ template <L1Context C>
     i.exceptions |= exception_bit(cpu::Exception::pf);
   }
   i.exceptions |= exception_bit(cpu::Exception::ud);
-  if ((c_.exception_bitmap & (exception_bit(cpu::Exception::bp) | exception_bit(cpu::Exception::of))) != 0) {
+  if ((c_.exception_bitmap &
+       (exception_bit(cpu::Exception::bp) | exception_bit(cpu::Exception::of))) != 0) {
     i.on(cpu::ExitReason::software_interrupt);
   }
   if (has(proc(), proc::mov_dr)) {
@@ -264,8 +267,8 @@ void Vmx<C>::update_intercepts() {
 template <L1Context C>
 [[gnu::noinline]] void Vmx<C>::make_host_image() {
   const bool long_host = has(c_.exit_controls, cpu::vmx::exit::host_64);
-  // Attributes as cpu::Segment has them. Data: read/write, accessed, G, B. Code: execute/read, accessed, G and
-  // either L or D.
+  // Attributes as cpu::Segment has them. Data: read/write, accessed, G, B. Code: execute/read,
+  // accessed, G and either L or D.
   constexpr u16 kData = 0xc93;
   const u16 code = long_host ? 0xa9b : 0xc9b;
   const auto data = [](u16 selector, u64 base) {

@@ -1,4 +1,5 @@
-// The MSR areas of VM entries and exits: SDM vol. 3, 27.4, 28.4 and 28.6, the entry's format in table 25-15.
+// The MSR areas of VM entries and exits: SDM vol. 3, 27.4, 28.4 and 28.6, the entry's format in
+// table 25-15.
 #pragma once
 
 #include "cpu/arch/msr.h"

@@ -19,14 +19,14 @@
 namespace aerie::cpu {
 namespace {
 
-#define FUZZ_CHECK(condition)                                                     \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);        \
-      for (const u8 b : current) std::fprintf(stderr, "%02x ", b);                \
-      std::fprintf(stderr, "(mode %d)\n", static_cast<int>(current_mode));        \
-      std::abort();                                                               \
-    }                                                                             \
+#define FUZZ_CHECK(condition)                                              \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      for (const u8 b : current) std::fprintf(stderr, "%02x ", b);         \
+      std::fprintf(stderr, "(mode %d)\n", static_cast<int>(current_mode)); \
+      std::abort();                                                        \
+    }                                                                      \
   } while (false)
 
 std::span<const u8> current;
@@ -66,12 +66,18 @@ u8 register_of(ZydisRegister name) {
 
 SegmentRegister segment_of(ZydisRegister name) {
   switch (name) {
-    case ZYDIS_REGISTER_ES: return SegmentRegister::es;
-    case ZYDIS_REGISTER_CS: return SegmentRegister::cs;
-    case ZYDIS_REGISTER_SS: return SegmentRegister::ss;
-    case ZYDIS_REGISTER_FS: return SegmentRegister::fs;
-    case ZYDIS_REGISTER_GS: return SegmentRegister::gs;
-    default: return SegmentRegister::ds;
+    case ZYDIS_REGISTER_ES:
+      return SegmentRegister::es;
+    case ZYDIS_REGISTER_CS:
+      return SegmentRegister::cs;
+    case ZYDIS_REGISTER_SS:
+      return SegmentRegister::ss;
+    case ZYDIS_REGISTER_FS:
+      return SegmentRegister::fs;
+    case ZYDIS_REGISTER_GS:
+      return SegmentRegister::gs;
+    default:
+      return SegmentRegister::ds;
   }
 }
 
@@ -113,14 +119,19 @@ void compare_operands(const Instruction& i, std::span<const u8> code, CodeMode m
                ZydisRegisterGetClass(o.reg.value) <= ZYDIS_REGCLASS_GPR64) {
       const u8 number = register_of(o.reg.value);
       switch (i.form) {
-        case Form::rm_reg: FUZZ_CHECK(number == (n == 0 ? i.rm : i.reg) || i.op == Op::xchg); break;
-        case Form::reg_rm: FUZZ_CHECK(number == (n == 0 ? i.reg : i.rm)); break;
+        case Form::rm_reg:
+          FUZZ_CHECK(number == (n == 0 ? i.rm : i.reg) || i.op == Op::xchg);
+          break;
+        case Form::reg_rm:
+          FUZZ_CHECK(number == (n == 0 ? i.reg : i.rm));
+          break;
         case Form::rm:
         case Form::reg:
         case Form::rm_imm:
           FUZZ_CHECK(n != 0 || number == i.rm);
           break;
-        default: break;
+        default:
+          break;
       }
     }
   }

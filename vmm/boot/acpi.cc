@@ -45,8 +45,8 @@ const Rsdp* search_rsdp(u64 begin, u64 end) {
 
 const TableHeader* table(u32 address) {
   const auto* header = physical_pointer<TableHeader>(Hpa{address});
-  const bool sane = address != 0 && header->length >= sizeof(TableHeader) &&
-                    header->length <= kMaxTableBytes;
+  const bool sane =
+      address != 0 && header->length >= sizeof(TableHeader) && header->length <= kMaxTableBytes;
   return sane ? header : nullptr;
 }
 

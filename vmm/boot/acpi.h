@@ -1,4 +1,5 @@
-// What Aerie reads of ACPI: which processors there are and where the IOAPIC is (MADT). ACPI 6.5, 5.2.
+// What Aerie reads of ACPI: which processors there are and where the IOAPIC is (MADT).
+// ACPI 6.5, 5.2.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// From the loader's hand-over to the first processor's vCPU: take what the loader left in low memory,
-// move to the top of RAM, set the machine up, start the other processors.
+// From the loader's hand-over to the first processor's vCPU: take what the loader left in low
+// memory, move to the top of RAM, set the machine up, start the other processors.
 #include <algorithm>
 #include <cstring>
 
@@ -8,12 +8,12 @@
 #include "cpu/arch/instructions.h"
 #include "cpu/arch/registers.h"
 #include "cpu/host/host.h"
+#include "vmm/apic_registers.h"
 #include "vmm/boot/acpi.h"
 #include "vmm/boot/multiboot.h"
 #include "vmm/boot/start.h"
-#include "vmm/machine.h"
-#include "vmm/apic_registers.h"
 #include "vmm/host_apic.h"
+#include "vmm/machine.h"
 
 extern "C" {
 extern aerie::u8 image_begin[], image_end[], boot_stack[];
@@ -91,8 +91,8 @@ u64 module_pages_bytes() {
   return bytes;
 }
 
-// The highest place below 4 GiB, aligned for large pages. The modules are kept at its end until L1 is
-// loaded; what they take comes on top of the size asked for, since the MMU counts on that.
+// The highest place below 4 GiB, aligned for large pages. The modules are kept at its end until L1
+// is loaded; what they take comes on top of the size asked for, since the MMU counts on that.
 void choose_block() {
   const u64 size = machine.options.block_bytes + align_up(module_pages_bytes(), kLargePage);
   u64 total = 0;
@@ -126,8 +126,8 @@ void stage_modules() {
   machine.staging = top;
 }
 
-// Page tables of L0 for good: the window over all of physical memory, the image at its linked address,
-// and, until the other processors are up, low memory as it is.
+// Page tables of L0 for good: the window over all of physical memory, the image at its linked
+// address, and, until the other processors are up, low memory as it is.
 class HostTables {
  public:
   explicit HostTables(u64 first_page) : next_{first_page} {
@@ -175,8 +175,8 @@ void set_l1_memory() {
   std::array<mmu::L1Memory::Range, mmu::L1Memory::kMaxRanges> ranges;
   usize count = 0;
   const MemoryMap map = memory_map_of_l1(machine.memory.ranges(), machine.block);
-  // Firmware's data area below 640 KiB is RAM whatever the map calls it, and option ROMs and the BIOS
-  // between 768 KiB and 1 MiB can be executed from.
+  // Firmware's data area below 640 KiB is RAM whatever the map calls it, and option ROMs and the
+  // BIOS between 768 KiB and 1 MiB can be executed from.
   ranges[count++] = {Gpa{0}, Gpa{0xa0000}};
   ranges[count++] = {Gpa{0xc0000}, Gpa{0x100000}, false};
   for (const MemoryRange& r : map.ranges()) {
@@ -267,9 +267,10 @@ void start_processors(u64 cr3) {
     u64 cr3, stacks, entry;
     u32 next, limit;
   };
-  auto& parameters = *reinterpret_cast<Parameters*>(page + (trampoline_parameters - trampoline_begin));
-  parameters = {cr3, reinterpret_cast<u64>(boot_stack), reinterpret_cast<u64>(&aerie_start_processor),
-                1, kMaxCpus};
+  auto& parameters =
+      *reinterpret_cast<Parameters*>(page + (trampoline_parameters - trampoline_begin));
+  parameters = {cr3, reinterpret_cast<u64>(boot_stack),
+                reinterpret_cast<u64>(&aerie_start_processor), 1, kMaxCpus};
   for (unsigned i = 0; i < found.count; ++i) {
     const u8 id = found.apic_ids[i];
     if (id == physical_apic_id()) {
@@ -281,7 +282,7 @@ void start_processors(u64 cr3) {
     }
     const u32 expected = parameters.next + 1;
     machine.cpu_of_apic_id[id] = static_cast<u8>(machine.cpus);
-    send_startup(id, 0x4500);                               // INIT
+    send_startup(id, 0x4500);                                // INIT
     send_startup(id, 0x4600 | (kTrampoline >> kPageShift));  // SIPI
     const u64 begin = cpu::rdtsc();
     const u64 patience = std::max<u64>(machine.tsc_hz, kGiB / 4);
@@ -307,8 +308,7 @@ void end_machine(EndState state, std::string_view pattern, std::span<const LogAr
   log_line(LogLevel::error, pattern, arguments);
   if (machine.telemetry != nullptr) {
     auto& header = machine.telemetry->header;
-    const usize used =
-        format({header.end_text, sizeof(header.end_text) - 1}, pattern, arguments);
+    const usize used = format({header.end_text, sizeof(header.end_text) - 1}, pattern, arguments);
     header.end_text[used] = '\0';
     header.end_cpu = cpu::this_cpu().index;
     header.end_state = state;
@@ -325,7 +325,9 @@ void end_machine(EndState state, std::string_view pattern, std::span<const LogAr
 
 namespace aerie {
 
-void panic_stop() { vmm::end_run(telemetry::EndState::panic, "Aerie stopped: see the log's line above"); }
+void panic_stop() {
+  vmm::end_run(telemetry::EndState::panic, "Aerie stopped: see the log's line above");
+}
 
 }  // namespace aerie
 
@@ -375,8 +377,9 @@ extern "C" [[noreturn]] void aerie_boot(u32 magic, u32 information) {
   header.cpus = machine.cpus;
   header.tsc_hz = machine.tsc_hz;
   physical_pointer<u64>(Hpa{tables.root()})[0] = 0;
-  log_info("Aerie at {x}, {} MiB; {} processors; TSC {} kHz, APIC timer {} kHz", machine.block.begin,
-           machine.block.size() / kMiB, machine.cpus, machine.tsc_hz / 1000, machine.apic_hz / 1000);
+  log_info("Aerie at {x}, {} MiB; {} processors; TSC {} kHz, APIC timer {} kHz",
+           machine.block.begin, machine.block.size() / kMiB, machine.cpus, machine.tsc_hz / 1000,
+           machine.apic_hz / 1000);
   start_l1();
 }
 

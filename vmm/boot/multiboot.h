@@ -8,7 +8,8 @@ namespace aerie::vmm::multiboot {
 inline constexpr u32 kLoaderMagic = 0x2badb002;
 
 namespace flag {
-inline constexpr u32 memory = 1u << 0, command_line = 1u << 2, modules = 1u << 3, memory_map = 1u << 6;
+inline constexpr u32 memory = 1u << 0, command_line = 1u << 2, modules = 1u << 3,
+                     memory_map = 1u << 6;
 }
 
 struct Information {

@@ -15,8 +15,11 @@ bool parse_size(std::string_view text, u64& bytes) {
   if (i == 0 || i + 1 < text.size()) {
     return false;
   }
-  const u64 unit = i == text.size() ? 1 : text[i] == 'K' ? kKiB : text[i] == 'M' ? kMiB
-                   : text[i] == 'G' ? kGiB : 0;
+  const u64 unit = i == text.size() ? 1
+                   : text[i] == 'K' ? kKiB
+                   : text[i] == 'M' ? kMiB
+                   : text[i] == 'G' ? kGiB
+                                    : 0;
   bytes = value * unit;
   return unit != 0;
 }

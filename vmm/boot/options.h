@@ -19,7 +19,8 @@ struct BootOptions {
   std::string_view hide{};  // comma-separated feature names, see vmm/policy
 };
 
-// Parses the words after the image's own name. An unknown word or value yields its text, else empty.
+// Parses the words after the image's own name. An unknown word or value yields its text, else
+// empty.
 std::string_view parse_boot_options(std::string_view line, BootOptions& options);
 
 }  // namespace aerie::vmm

@@ -8,9 +8,9 @@
 #include "base/physical.h"
 #include "cpu/arch/instructions.h"
 #include "cpu/host/host.h"
+#include "vmm/ipi.h"
 #include "vmm/machine.h"
 #include "vmm/payload.h"
-#include "vmm/ipi.h"
 #include "vmm/vcpu.h"
 #include "vmm/virtualization.h"
 
@@ -51,8 +51,8 @@ void set_up_policies() {
   config.cpus = std::max(1u, machine.found_cpus);
   const std::string_view unknown = policy::parse_feature_list(machine.options.hide, config.hidden);
   if (!unknown.empty()) {
-    end_run(EndState::payload_error, "Aerie's command line: hide={}: there is no feature of that name",
-            unknown);
+    end_run(EndState::payload_error,
+            "Aerie's command line: hide={}: there is no feature of that name", unknown);
   }
   machine.cpuid_policy.init(config);
   machine.msr_policy.init(machine.cpuid_policy, {.read = cpu::rdmsr});

@@ -14,15 +14,28 @@ void cr_read(Vcpu& v, const cpu::Exit&) {
   }
   u64 value = 0;
   switch (i->op == Op::smsw ? 0 : i->reg) {
-    case 0: value = v.block_l1().cr0(); break;
-    case 2: value = v.block_l1().cr2(); break;
-    case 3: value = v.block_l1().cr3(); break;
-    case 4: value = v.guest_cr4(); break;
-    case 8: value = v.apic.cr8(); break;
-    default: v.raise(cpu::Exception::ud); return;
+    case 0:
+      value = v.block_l1().cr0();
+      break;
+    case 2:
+      value = v.block_l1().cr2();
+      break;
+    case 3:
+      value = v.block_l1().cr3();
+      break;
+    case 4:
+      value = v.guest_cr4();
+      break;
+    case 8:
+      value = v.apic.cr8();
+      break;
+    default:
+      v.raise(cpu::Exception::ud);
+      return;
   }
-  const unsigned size = i->op == Op::smsw ? i->operand_size
-                        : v.code_mode() == cpu::CodeMode::bits64 ? 8 : 4;
+  const unsigned size = i->op == Op::smsw                        ? i->operand_size
+                        : v.code_mode() == cpu::CodeMode::bits64 ? 8
+                                                                 : 4;
   cpu::write_register(v.registers(), i->rm, size, value);
   v.skip(*i);
 }
@@ -73,9 +86,15 @@ void cr_write(Vcpu& v, const cpu::Exit&) {
   }
   bool legal = false;
   switch (number) {
-    case 0: legal = v.write_cr0(value); break;
-    case 3: legal = v.write_cr3(value); break;
-    case 4: legal = v.write_cr4(value); break;
+    case 0:
+      legal = v.write_cr0(value);
+      break;
+    case 3:
+      legal = v.write_cr3(value);
+      break;
+    case 4:
+      legal = v.write_cr4(value);
+      break;
     case 8:
       legal = value < 16;
       if (legal) {
@@ -83,7 +102,9 @@ void cr_write(Vcpu& v, const cpu::Exit&) {
         v.reevaluate();
       }
       break;
-    default: v.raise(cpu::Exception::ud); return;
+    default:
+      v.raise(cpu::Exception::ud);
+      return;
   }
   if (!legal) {
     v.raise_gp();

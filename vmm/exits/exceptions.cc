@@ -69,14 +69,15 @@ void exception(Vcpu& v, const cpu::Exit& exit) {
 
 void shutdown(Vcpu& v, const cpu::Exit&) {
   auto& b = v.block_l1();
-  end_run(telemetry::EndState::l1_triple_fault,
-          "L1 cpu{}: triple fault at {x}:{x}, rsp {x}, cr0 {x}, cr2 {x}, cr3 {x}, cr4 {x}, efer {x}",
-          v.index(), b.segment(cpu::SegmentRegister::cs).selector, b.rip(), v.registers()[cpu::Gpr::rsp],
-          b.cr0(), b.cr2(), b.cr3(), b.cr4(), b.efer());
+  end_run(
+      telemetry::EndState::l1_triple_fault,
+      "L1 cpu{}: triple fault at {x}:{x}, rsp {x}, cr0 {x}, cr2 {x}, cr3 {x}, cr4 {x}, efer {x}",
+      v.index(), b.segment(cpu::SegmentRegister::cs).selector, b.rip(),
+      v.registers()[cpu::Gpr::rsp], b.cr0(), b.cr2(), b.cr3(), b.cr4(), b.efer());
 }
 
-// The processor refused the control block. On TCG also what an unintercepted MOV to CR3 with bits above
-// MAXPHYADDR ends in (FACTS): L0 owes L1 a #GP.
+// The processor refused the control block. On TCG also what an unintercepted MOV to CR3 with bits
+// above MAXPHYADDR ends in (FACTS): L0 owes L1 a #GP.
 void invalid_state(Vcpu& v, const cpu::Exit&) {
   const cpu::Instruction* i = fetch_instruction(v);
   if (i != nullptr && i->op == Op::mov_to_cr) {
@@ -84,16 +85,17 @@ void invalid_state(Vcpu& v, const cpu::Exit&) {
     return;
   }
   auto& b = v.block_l1();
-  end_run(telemetry::EndState::panic,
-          "L1 cpu{}: the processor refuses L1's state: rip {x}, rflags {x}, cr0 {x}, cr3 {x}, cr4 {x}, "
-          "efer {x}, injection {x}",
-          v.index(), b.rip(), b.rflags(), b.cr0(), b.cr3(), b.cr4(), b.efer(),
-          b.vmcb().control.event_injection);
+  end_run(
+      telemetry::EndState::panic,
+      "L1 cpu{}: the processor refuses L1's state: rip {x}, rflags {x}, cr0 {x}, cr3 {x}, cr4 {x}, "
+      "efer {x}, injection {x}",
+      v.index(), b.rip(), b.rflags(), b.cr0(), b.cr3(), b.cr4(), b.efer(),
+      b.vmcb().control.event_injection);
 }
 
 void unexpected(Vcpu& v, const cpu::Exit& exit) {
-  end_run(telemetry::EndState::panic, "L1 cpu{}: no handler for exit {} (code {x}) at rip {x}", v.index(),
-          static_cast<u32>(exit.reason), v.complete(exit).raw_code, v.block_l1().rip());
+  end_run(telemetry::EndState::panic, "L1 cpu{}: no handler for exit {} (code {x}) at rip {x}",
+          v.index(), static_cast<u32>(exit.reason), v.complete(exit).raw_code, v.block_l1().rip());
 }
 
 }  // namespace aerie::vmm::exits

@@ -1,5 +1,5 @@
-// Handlers of L1's exits, a file a theme. Each is called with the exit decoded and the guest's registers in
-// the Vcpu; it leaves RIP where the guest goes on.
+// Handlers of L1's exits, a file a theme. Each is called with the exit decoded and the guest's
+// registers in the Vcpu; it leaves RIP where the guest goes on.
 #pragma once
 
 #include "cpu/exit.h"

@@ -47,8 +47,8 @@ void hlt(Vcpu& v, const cpu::Exit&) {
   v.halt();
 }
 
-// DMA is coherent and L1 owns the machine's devices: WBINVD is done as asked; INVD as WBINVD, since it
-// would drop what L0 has in the caches.
+// DMA is coherent and L1 owns the machine's devices: WBINVD is done as asked; INVD as WBINVD, since
+// it would drop what L0 has in the caches.
 void cache(Vcpu& v, const cpu::Exit&) {
   const cpu::Instruction* i = fetch_instruction(v);
   if (i == nullptr || (i->op != Op::wbinvd && i->op != Op::invd && i->op != Op::wbnoinvd)) {
@@ -80,10 +80,12 @@ void xsetbv(Vcpu& v, const cpu::Exit&) {
   v.skip(*i);
 }
 
-// L1 has no performance counters (CPUID leaf 0AH is empty): any counter number is one that does not exist.
+// L1 has no performance counters (CPUID leaf 0AH is empty): any counter number is one that does not
+// exist.
 void rdpmc(Vcpu& v, const cpu::Exit&) { v.raise_gp(); }
 
-// Without EFER.SVME, which nobody offers L1 yet, SVM's instructions are #UD; VMMCALL is a hypercall.
+// Without EFER.SVME, which nobody offers L1 yet, SVM's instructions are #UD; VMMCALL is a
+// hypercall.
 void svm_instruction(Vcpu& v, const cpu::Exit& exit) {
   const cpu::Instruction* i = fetch_instruction(v);
   if (exit.reason == cpu::ExitReason::vmmcall && i != nullptr && i->op == Op::vmmcall) {

@@ -17,8 +17,8 @@ void nmi(Vcpu& v, const cpu::Exit&) {
 // L1 can take an interrupt now, or a step is over; deliver_events() finds out what is there.
 void interrupt_window(Vcpu& v, const cpu::Exit&) { v.reevaluate(); }
 
-// Intercepted while NMIs are blocked. The IRET has yet to be executed and unblocks them, whether or not it
-// faults (SDM vol. 3, 6.7.1).
+// Intercepted while NMIs are blocked. The IRET has yet to be executed and unblocks them, whether or
+// not it faults (SDM vol. 3, 6.7.1).
 void iret(Vcpu& v, const cpu::Exit&) { v.step(StepReason::nmi_unblocking); }
 
 }  // namespace aerie::vmm::exits

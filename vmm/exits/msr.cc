@@ -1,4 +1,5 @@
-// RDMSR and WRMSR of L1. Which MSRs there are and what a write must satisfy: vmm/policy/msr_table.h.
+// RDMSR and WRMSR of L1. Which MSRs there are and what a write must satisfy:
+// vmm/policy/msr_table.h.
 #include "vmm/exits/exits.h"
 #include "vmm/fetch.h"
 #include "vmm/msr_access.h"

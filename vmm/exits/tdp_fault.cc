@@ -1,5 +1,5 @@
-// Accesses of L1 to what its map leaves out: the APIC page and the region around it, the IOAPIC page,
-// Aerie's own memory.
+// Accesses of L1 to what its map leaves out: the APIC page and the region around it, the IOAPIC
+// page, Aerie's own memory.
 #include "base/panic.h"
 #include "cpu/emulate/simple_mmio.h"
 #include "vmm/device_map.h"
@@ -42,7 +42,8 @@ struct Register {
       break;
     case cpu::Emulated::unsupported:
       end_run(telemetry::EndState::emulation_failed,
-              "L1 cpu{}: the instruction at rip {x} (kind {}, {} bytes) accesses the trapped page {x} in a "
+              "L1 cpu{}: the instruction at rip {x} (kind {}, {} bytes) accesses the trapped page "
+              "{x} in a "
               "way Aerie does not perform",
               v.index(), b.rip(), static_cast<u32>(i.op), i.length, gpa);
   }
@@ -59,8 +60,8 @@ void tdp_fault(Vcpu& v, const cpu::Exit& bare) {
   }
   const Gpa gpa{exit.info2};
   constexpr u64 kLongest = 8;
-  const bool simple = (exit.error_code & cpu::tdp_fault::page_walk) == 0 &&
-                      gpa.offset() <= kPageSize - kLongest;
+  const bool simple =
+      (exit.error_code & cpu::tdp_fault::page_walk) == 0 && gpa.offset() <= kPageSize - kLongest;
   if (simple && cpu::emulate_simple_mmio(*i, v.registers(), Register{v, gpa})) [[likely]] {
     v.skip(*i);
     return;

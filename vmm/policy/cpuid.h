@@ -117,7 +117,8 @@ class VcpuCpuid {
     }
   }
 
-  // CPUID's effect on RAX, RBX, RCX and RDX. False, and nothing done, where the answer is not at hand.
+  // CPUID's effect on RAX, RBX, RCX and RDX. False, and nothing done, where the answer is not at
+  // hand.
   [[gnu::always_inline]] bool execute_known(cpu::GuestRegisters& registers) const {
     const auto leaf = static_cast<u32>(registers[cpu::Gpr::rax]);
     const auto subleaf = static_cast<u32>(registers[cpu::Gpr::rcx]);

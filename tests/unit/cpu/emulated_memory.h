@@ -14,7 +14,7 @@ namespace aerie::cpu {
 struct EmulatedMemory {
   u64 base = 0;
   std::vector<u8> bytes;
-  int fail_at = -1;   // number of the access that faults, counting from 0
+  int fail_at = -1;  // number of the access that faults, counting from 0
   int accesses = 0;
   int writes = 0;
   int exchanges = 0;

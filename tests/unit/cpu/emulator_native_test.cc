@@ -87,7 +87,7 @@ std::vector<Case> all_cases() {
     with_registers(hex({op * 8 + 2}), true, flags);
     with_registers(hex({op * 8 + 3}), false, flags);
   }
-  with_registers("84 ", true, kNoAf);   // TEST
+  with_registers("84 ", true, kNoAf);  // TEST
   with_registers("85 ", false, kNoAf);
   with_extension("f6 ", 0, true, "5a", kNoAf);
   with_extension("f7 ", 0, false, "5a 5a 5a 9a ", kNoAf);
@@ -106,18 +106,18 @@ std::vector<Case> all_cases() {
     for (const unsigned extension : {5u, 6u, 7u}) {
       with_extension("0f ba ", extension, false, "2d", kZfCf, lock);
     }
-    with_registers("0f b0 ", true, kAll, lock);   // CMPXCHG
+    with_registers("0f b0 ", true, kAll, lock);  // CMPXCHG
     with_registers("0f b1 ", false, kAll, lock);
-    with_registers("0f c0 ", true, kAll, lock);   // XADD
+    with_registers("0f c0 ", true, kAll, lock);  // XADD
     with_registers("0f c1 ", false, kAll, lock);
-    with_registers("86 ", true, kAll, lock);      // XCHG
+    with_registers("86 ", true, kAll, lock);  // XCHG
     with_registers("87 ", false, kAll, lock);
     cases.push_back({lock + "0f c7 4f 10", kAll});     // CMPXCHG8B
     cases.push_back({lock + "48 0f c7 4f 10", kAll});  // CMPXCHG16B
   }
   with_registers("0f a3 ", false, kZfCf);  // BT
   with_extension("0f ba ", 4, false, "35", kZfCf);
-  with_registers("88 ", true, kAll);       // MOV
+  with_registers("88 ", true, kAll);  // MOV
   with_registers("89 ", false, kAll);
   with_registers("8a ", true, kAll);
   with_registers("8b ", false, kAll);
@@ -126,7 +126,7 @@ std::vector<Case> all_cases() {
   for (const unsigned op : {0xb6u, 0xb7u, 0xbeu, 0xbfu}) {  // MOVZX, MOVSX
     with_registers(hex({0x0f, op}), false, kAll);
   }
-  with_registers("63 ", false, kAll);  // MOVSXD
+  with_registers("63 ", false, kAll);     // MOVSXD
   with_registers("0f c3 ", false, kAll);  // MOVNTI (66 makes it invalid: skipped by the decoder)
   for (const char* prefix : {"", "f3 ", "f2 "}) {
     for (const unsigned op : {0xa4u, 0xaau, 0xacu}) {  // MOVS, STOS, LODS
@@ -147,8 +147,20 @@ class Comparison {
 
   u64 value() {
     constexpr u64 corners[] = {
-        0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff,
-        0x7fffffffffffffff, 0x8000000000000000, ~u64{0},
+        0,
+        1,
+        0x7f,
+        0x80,
+        0xff,
+        0x7fff,
+        0x8000,
+        0xffff,
+        0x7fffffff,
+        0x80000000,
+        0xffffffff,
+        0x7fffffffffffffff,
+        0x8000000000000000,
+        ~u64{0},
     };
     return random_() % 3 == 0 ? corners[random_() % std::size(corners)] : random_();
   }

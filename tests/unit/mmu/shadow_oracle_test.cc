@@ -3,8 +3,8 @@
 // tables allows, and after each step no shadow entry that allows more.
 //
 // What the manual allows: a processor may use, for each entry, any value the entry had since its
-// first entry on the root after its last INVEPT that covers the root (SDM vol. 3, 29.4.3). A fault, though, is judged by the present
-// tables.
+// first entry on the root after its last INVEPT that covers the root (SDM vol. 3, 29.4.3). A fault,
+// though, is judged by the present tables.
 #include <gtest/gtest.h>
 
 #include <map>

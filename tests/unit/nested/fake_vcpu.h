@@ -1,5 +1,5 @@
-// A vCPU for the VMX engine's tests: a model control block for L1 and one for L2, a small memory, and
-// everything the engine asks for as plain members that a test sets or looks at.
+// A vCPU for the VMX engine's tests: a model control block for L1 and one for L2, a small memory,
+// and everything the engine asks for as plain members that a test sets or looks at.
 #pragma once
 
 #include <sys/mman.h>
@@ -97,7 +97,9 @@ struct FakeVcpu {
     raise_l1(cpu::Event::exception(cpu::Exception::pf, cpu::pfec::write));
     return false;
   }
-  bool peek_l1_linear(Gva gva, void* to, u64 size) { return memory_.read(Gpa{gva.value()}, to, size); }
+  bool peek_l1_linear(Gva gva, void* to, u64 size) {
+    return memory_.read(Gpa{gva.value()}, to, size);
+  }
   void shutdown_l1() { shut_down = true; }
 
   u64 processor_cr0(u64 value) const { return value; }
@@ -146,7 +148,9 @@ struct FakeVcpu {
   void switch_l2_translation(const L2Translation& t) { translation = t; }
   TdpOutcome handle_l2_tdp_fault(const cpu::Exit&) { return tdp_outcome; }
   void invept(InveptType type, u64 eptp) { invepts.push_back({type, eptp}); }
-  void invvpid(InvvpidType type, u16 vpid, Gva address) { invvpids.push_back({type, vpid, address}); }
+  void invvpid(InvvpidType type, u16 vpid, Gva address) {
+    invvpids.push_back({type, vpid, address});
+  }
   bool read_l2_physical(Ngpa ngpa, void* to, u64 size) {
     return memory_.read(Gpa{ngpa.value()}, to, size);
   }
@@ -155,7 +159,9 @@ struct FakeVcpu {
     return true;
   }
   unsigned emulate_l2_access(const cpu::Exit&) { return 3; }
-  bool read_l2_linear(Gva gva, void* to, u64 size) { return memory_.read(Gpa{gva.value()}, to, size); }
+  bool read_l2_linear(Gva gva, void* to, u64 size) {
+    return memory_.read(Gpa{gva.value()}, to, size);
+  }
   bool write_l2_linear(Gva gva, const void* from, u64 size) {
     return memory_.write(Gpa{gva.value()}, from, size);
   }
@@ -195,7 +201,8 @@ struct FakeVcpu {
   std::vector<Invept> invepts;
   std::vector<Invvpid> invvpids;
   const EntryRule* failed_rule = nullptr;
-  unsigned paging_loads = 0, l1_flushes = 0, ios = 0, immediate_exits = 0, reflected = 0, handled = 0;
+  unsigned paging_loads = 0, l1_flushes = 0, ios = 0, immediate_exits = 0, reflected = 0,
+           handled = 0;
 };
 static_assert(L1Context<FakeVcpu>);
 

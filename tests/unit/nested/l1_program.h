@@ -53,7 +53,8 @@ struct Machine {
                        kMsrBitmap = 0x9000, kIoA = 0xa000, kIoB = 0xb000, kEptp = 0xc000 | 0x1e,
                        kLists = 0xd000, kHostRip = 0x20'0000, kGuestRip = 0x30'0000;
 
-  explicit Machine(const CapabilityConfig& config = FakeVcpu::default_config()) : v{config}, vmx{v} {}
+  explicit Machine(const CapabilityConfig& config = FakeVcpu::default_config())
+      : v{config}, vmx{v} {}
 
   template <class T>
   T& at(u64 address) {
@@ -77,10 +78,15 @@ struct Machine {
     }
     EXPECT_EQ(v.block_l1().rip(), rip + i.length);
     switch (v.block_l1().rflags() & cpu::rflags::arithmetic) {
-      case 0: return Outcome::succeeded;
-      case cpu::rflags::cf: return Outcome::failed_invalid;
-      case cpu::rflags::zf: return Outcome::failed_valid;
-      default: ADD_FAILURE() << "flags"; return Outcome::silent;
+      case 0:
+        return Outcome::succeeded;
+      case cpu::rflags::cf:
+        return Outcome::failed_invalid;
+      case cpu::rflags::zf:
+        return Outcome::failed_valid;
+      default:
+        ADD_FAILURE() << "flags";
+        return Outcome::silent;
     }
   }
   // With a 64-bit memory operand of this value.
@@ -167,8 +173,8 @@ struct Machine {
       u16 selector;
       u32 rights;
     };
-    for (const Row r : {Row{0, 0x18, 0xc093}, Row{1, 0x10, 0xa09b}, Row{2, 0x18, 0xc093}, Row{3, 0x18, 0xc093},
-                        Row{4, 0x18, 0xc093}, Row{5, 0x18, 0xc093}}) {
+    for (const Row r : {Row{0, 0x18, 0xc093}, Row{1, 0x10, 0xa09b}, Row{2, 0x18, 0xc093},
+                        Row{3, 0x18, 0xc093}, Row{4, 0x18, 0xc093}, Row{5, 0x18, 0xc093}}) {
       const u32 step = 2 * r.index;
       write(static_cast<Field>(0x0800 + step), r.selector);
       write(static_cast<Field>(0x4800 + step), 0xffff'ffff);

@@ -277,7 +277,10 @@ TEST(VmcsSegment, UnusableKeepsTheDpl) {
 
 TEST(VmcsSegment, ALoadedSegmentIsAccessedAndALoadedTssBusy) {
   VmcsSegment s{};
-  s.set({.selector = 0x10, .attributes = 0xa9a, .limit = ~u32{0}, .base = 0});  // 64-bit code, A clear
+  s.set({.selector = 0x10,
+         .attributes = 0xa9a,
+         .limit = ~u32{0},
+         .base = 0});  // 64-bit code, A clear
   EXPECT_EQ(s.access_rights, 0xa09bu);
   s.set({.selector = 0x18, .attributes = 0xc92, .limit = ~u32{0}, .base = 0});
   EXPECT_EQ(s.access_rights, 0xc093u);

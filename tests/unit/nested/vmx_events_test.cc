@@ -1,4 +1,5 @@
-// Which event L2 meets next, and the MSR lists. SDM vol. 3, 26.2, 26.7, 27.4, 27.6, 27.7, 28.4, 28.6.
+// Which event L2 meets next, and the MSR lists. SDM vol.
+// 3, 26.2, 26.7, 27.4, 27.6, 27.7, 28.4, 28.6.
 #include <random>
 
 #include "nested/vmx/msr_lists.h"
@@ -245,8 +246,9 @@ TEST(VmxMsrLists, ABadEntryFailsTheVmEntryWithItsNumber) {
     u32 index, reserved;
     u64 value;
   };
-  for (const Case c : {Case{cpu::msr::fs_base, 0, 0}, Case{cpu::msr::gs_base, 0, 0}, Case{0x808, 0, 0},
-                       Case{0x2ff, 1, 0}, Case{0x1f00, 0, 0}, Case{cpu::msr::pat, 0, 2}}) {
+  for (const Case c :
+       {Case{cpu::msr::fs_base, 0, 0}, Case{cpu::msr::gs_base, 0, 0}, Case{0x808, 0, 0},
+        Case{0x2ff, 1, 0}, Case{0x1f00, 0, 0}, Case{cpu::msr::pat, 0, 2}}) {
     Machine m;
     m.prepare();
     m.v.msrs[0x2ff] = 0;
@@ -280,8 +282,8 @@ TEST(VmxMsrLists, ABadExitListAbortsIntoShutdown) {
 
 // --- Hostile L1s
 
-// Regions, fields, operands and exits at random: nothing may crash, overrun or lose the engine's own idea of
-// who runs. Sanitizers watch.
+// Regions, fields, operands and exits at random: nothing may crash, overrun or lose the engine's
+// own idea of who runs. Sanitizers watch.
 TEST(VmxHostile, RandomVmcsContentsAndExits) {
   set_log_level(LogLevel::error);
   std::mt19937_64 random{1};
@@ -305,16 +307,25 @@ TEST(VmxHostile, RandomVmcsContentsAndExits) {
       if (!m.vmx.in_l2()) {
         m.v.block_l1().set_rip(0x10'0000);
         switch (random() % 8) {
-          case 0: case 1: case 2: {
+          case 0:
+          case 1:
+          case 2: {
             const auto& row = fields[random() % fields.size()];
             const u64 value = random() >> (random() % 64);
-            (void)m.try_write(static_cast<u64>(row.field), random() % 3 == 0 ? m.read_if(row.field) ^ bit(random() % 64)
-                                                                             : value);
+            (void)m.try_write(
+                static_cast<u64>(row.field),
+                random() % 3 == 0 ? m.read_if(row.field) ^ bit(random() % 64) : value);
             break;
           }
-          case 3: (void)m.run(Op::vmptrld, (random() % 8) << 12); break;
-          case 4: (void)m.run(Op::vmclear, (random() % 8) << 12); break;
-          case 5: m.fill_if_current(); break;
+          case 3:
+            (void)m.run(Op::vmptrld, (random() % 8) << 12);
+            break;
+          case 4:
+            (void)m.run(Op::vmclear, (random() % 8) << 12);
+            break;
+          case 5:
+            m.fill_if_current();
+            break;
           default:
             m.v.raised.clear();
             if (!m.vmx.execute(instruction(random() % 2 ? Op::vmlaunch : Op::vmresume))) {
@@ -326,9 +337,14 @@ TEST(VmxHostile, RandomVmcsContentsAndExits) {
       }
       m.v.waiting = static_cast<u32>(random() % 5 == 0 ? random() & 15 : 0);
       switch (m.vmx.before_run()) {
-        case Next::run_l1: ASSERT_FALSE(m.vmx.in_l2()); continue;
-        case Next::halt: m.v.waiting = pending::nmi | pending::init | pending::sipi; continue;
-        case Next::run_l2: break;
+        case Next::run_l1:
+          ASSERT_FALSE(m.vmx.in_l2());
+          continue;
+        case Next::halt:
+          m.v.waiting = pending::nmi | pending::init | pending::sipi;
+          continue;
+        case Next::run_l2:
+          break;
       }
       m.v.block_l2().clear_injection();
       for (u64& g : r.gpr) {
@@ -346,11 +362,15 @@ TEST(VmxHostile, RandomVmcsContentsAndExits) {
       m.current = i;
       m.v.l2_instruction = random() % 16 == 0 ? nullptr : &m.current;
       if (random() % 16 == 0) {
-        m.v.block_l2().interrupted = {.valid = true, .type = static_cast<cpu::EventType>(random() % 7),
-                                      .vector = static_cast<u8>(random()), .has_error = false, .error = 0,
+        m.v.block_l2().interrupted = {.valid = true,
+                                      .type = static_cast<cpu::EventType>(random() % 7),
+                                      .vector = static_cast<u8>(random()),
+                                      .has_error = false,
+                                      .error = 0,
                                       .instruction_length = 0};
       }
-      m.v.tdp_outcome = {.kind = static_cast<TdpOutcome::Kind>(random() % 4), .qualification = random()};
+      m.v.tdp_outcome = {.kind = static_cast<TdpOutcome::Kind>(random() % 4),
+                         .qualification = random()};
       m.vmx.handle_exit(cpu::Exit{static_cast<ExitReason>(random() % cpu::kExitReasons),
                                   static_cast<u8>(random() % 32), 0, random(),
                                   random() % 2 ? random() & 0xffff'ffff : 0x10, random() >> 20});

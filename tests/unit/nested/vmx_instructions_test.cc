@@ -1,18 +1,26 @@
-// L1's VMX instructions: when they are #UD, #GP, VMfailInvalid, VMfailValid(n), in the order of SDM vol. 3,
-// 31.3.
+// L1's VMX instructions: when they are #UD, #GP, VMfailInvalid, VMfailValid(n), in the order of SDM
+// vol. 3, 31.3.
 #include "tests/unit/nested/l1_program.h"
 
 namespace aerie::nested::vmx::test {
 namespace {
 
-constexpr Op kAllOps[] = {Op::vmxoff, Op::vmclear, Op::vmptrld, Op::vmptrst, Op::vmread, Op::vmwrite,
-                          Op::vmlaunch, Op::vmresume, Op::vmcall, Op::invept, Op::invvpid};
+constexpr Op kAllOps[] = {Op::vmxoff, Op::vmclear, Op::vmptrld,  Op::vmptrst,
+                          Op::vmread, Op::vmwrite, Op::vmlaunch, Op::vmresume,
+                          Op::vmcall, Op::invept,  Op::invvpid};
 
 cpu::Instruction any(Op op) {
   switch (op) {
-    case Op::vmread: case Op::vmwrite: return register_instruction(op, 0, 1);
-    case Op::vmxoff: case Op::vmlaunch: case Op::vmresume: case Op::vmcall: return instruction(op);
-    default: return memory_instruction(op, Machine::kOperand, 1);
+    case Op::vmread:
+    case Op::vmwrite:
+      return register_instruction(op, 0, 1);
+    case Op::vmxoff:
+    case Op::vmlaunch:
+    case Op::vmresume:
+    case Op::vmcall:
+      return instruction(op);
+    default:
+      return memory_instruction(op, Machine::kOperand, 1);
   }
 }
 u64 error(Machine& m) { return m.read(Field::instruction_error); }
@@ -93,10 +101,11 @@ TEST(VmxInstructions, VmptrldAndVmclearChecks) {
     u64 operand;
     u64 error;
   };
-  for (const Case c : {Case{Op::vmclear, 0x3001, 2}, Case{Op::vmclear, u64{1} << 40, 2},
-                       Case{Op::vmclear, Machine::kVmxon, 3}, Case{Op::vmptrld, 0x3001, 9},
-                       Case{Op::vmptrld, u64{1} << 40, 9}, Case{Op::vmptrld, Machine::kVmxon, 10},
-                       Case{Op::vmptrld, Machine::kOther, 11}, Case{Op::vmptrld, u64{1} << 39, 11}}) {
+  for (const Case c :
+       {Case{Op::vmclear, 0x3001, 2}, Case{Op::vmclear, u64{1} << 40, 2},
+        Case{Op::vmclear, Machine::kVmxon, 3}, Case{Op::vmptrld, 0x3001, 9},
+        Case{Op::vmptrld, u64{1} << 40, 9}, Case{Op::vmptrld, Machine::kVmxon, 10},
+        Case{Op::vmptrld, Machine::kOther, 11}, Case{Op::vmptrld, u64{1} << 39, 11}}) {
     EXPECT_EQ(m.run(c.op, c.operand), Outcome::failed_valid) << c.operand;
     EXPECT_EQ(error(m), c.error) << c.operand;
   }
@@ -128,7 +137,8 @@ TEST(VmxInstructions, VmreadAndVmwriteErrors) {
   m.prepare_vmcs();
   EXPECT_EQ(m.try_write(0x6fff, 1), Outcome::failed_valid);
   EXPECT_EQ(error(m), 12u);
-  EXPECT_EQ(m.try_write(u64{1} << 32 | 0x681e, 1), Outcome::failed_valid) << "bits 63:32 of the encoding";
+  EXPECT_EQ(m.try_write(u64{1} << 32 | 0x681e, 1), Outcome::failed_valid)
+      << "bits 63:32 of the encoding";
   m.v.registers()[cpu::Gpr::rcx] = 0x1fff;
   EXPECT_EQ(m.run(register_instruction(Op::vmread, 0, 1)), Outcome::failed_valid);
   EXPECT_EQ(error(m), 12u);

@@ -1,4 +1,5 @@
-// Entry and exit: what a VM entry gives L2 and what an exit gives back to L1. SDM vol. 3, 27.3 and 28.
+// Entry and exit: what a VM entry gives L2 and what an exit gives back to L1. SDM vol. 3, 27.3
+// and 28.
 #include "tests/unit/nested/l1_program.h"
 
 namespace aerie::nested::vmx::test {
@@ -112,7 +113,7 @@ TEST(VmxRoundTrip, GuestStateFailureLoadsHostStateAndLeavesTheVmcsAlone) {
   m.prepare();
   m.write(Field::guest_rflags, 0);
   m.write(Field::entry_interruption_info, 0x8000'0300);
-  m.write(Field::exit_interruption_info, 0) ;
+  m.write(Field::exit_interruption_info, 0);
   EXPECT_EQ(m.launch(), Outcome::silent);
   EXPECT_FALSE(m.vmx.in_l2());
   EXPECT_EQ(m.v.block_l1().rip(), Machine::kHostRip);

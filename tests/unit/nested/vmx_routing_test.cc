@@ -1,4 +1,5 @@
-// Who gets an exit of L2, by the controls of vmcs12, and what L1 is told. SDM vol. 3, 26.1-26.3 and 28.2.
+// Who gets an exit of L2, by the controls of vmcs12, and what L1 is told. SDM vol. 3, 26.1-26.3
+// and 28.2.
 #include "tests/unit/nested/l1_program.h"
 
 namespace aerie::nested::vmx::test {
@@ -9,7 +10,12 @@ namespace proc2 = cpu::vmx::proc2;
 using cpu::ExitReason;
 
 cpu::Exit io_exit(u16 port, unsigned size, bool in, bool string = false) {
-  return {ExitReason::io, 0, 0, 0, (u64{port} << 16) | (u64{size} << 4) | (in ? 1u : 0u) | (string ? 4u : 0u), 0};
+  return {ExitReason::io,
+          0,
+          0,
+          0,
+          (u64{port} << 16) | (u64{size} << 4) | (in ? 1u : 0u) | (string ? 4u : 0u),
+          0};
 }
 
 TEST(VmxRouting, UnconditionalExits) {
@@ -54,8 +60,9 @@ TEST(VmxRouting, ControlledInstructionsExitWhereTheirBitIsSetAndNotElsewhere) {
   for (const Case& c : kCases) {
     Machine m;
     m.prepare();
-    if ((m.v.capabilities().allowed1(c.word == Field::proc_controls ? cpu::vmx::ControlWord::proc
-                                                                    : cpu::vmx::ControlWord::proc2) &
+    if ((m.v.capabilities().allowed1(c.word == Field::proc_controls
+                                         ? cpu::vmx::ControlWord::proc
+                                         : cpu::vmx::ControlWord::proc2) &
          c.bit) == 0) {
       continue;
     }
@@ -208,9 +215,10 @@ TEST(VmxRouting, PageFaultsFollowMaskAndMatchToo) {
     u32 bitmap, mask, match, error;
     bool exits;
   };
-  for (const Case c : {Case{1u << 14, 0, 0, 2, true}, Case{0, 0, 0, 2, false}, Case{1u << 14, 2, 2, 2, true},
-                       Case{1u << 14, 2, 2, 4, false}, Case{0, 2, 2, 4, true}, Case{0, 2, 2, 2, false},
-                       Case{0, 0, 1, 0, true}, Case{1u << 14, 0, 1, 0, false}}) {
+  for (const Case c :
+       {Case{1u << 14, 0, 0, 2, true}, Case{0, 0, 0, 2, false}, Case{1u << 14, 2, 2, 2, true},
+        Case{1u << 14, 2, 2, 4, false}, Case{0, 2, 2, 4, true}, Case{0, 2, 2, 2, false},
+        Case{0, 0, 1, 0, true}, Case{1u << 14, 0, 1, 0, false}}) {
     Machine m;
     m.prepare();
     m.write(Field::exception_bitmap, c.bitmap);
@@ -256,10 +264,12 @@ TEST(VmxRouting, VmxInstructionsOfL2ExitWithTheirOwnReasons) {
   for (const Case& c :
        {Case{instruction(Op::vmcall), 18}, Case{memory_instruction(Op::vmclear, 0x10), 19},
         Case{instruction(Op::vmlaunch), 20}, Case{memory_instruction(Op::vmptrld, 0x10), 21},
-        Case{memory_instruction(Op::vmptrst, 0x10), 22}, Case{register_instruction(Op::vmread, 3, 5), 23},
-        Case{instruction(Op::vmresume), 24}, Case{register_instruction(Op::vmwrite, 3, 5), 25},
-        Case{instruction(Op::vmxoff), 26}, Case{memory_instruction(Op::vmxon, 0x10), 27},
-        Case{memory_instruction(Op::invept, 0x10, 2), 50}, Case{memory_instruction(Op::invvpid, 0x10, 2), 53}}) {
+        Case{memory_instruction(Op::vmptrst, 0x10), 22},
+        Case{register_instruction(Op::vmread, 3, 5), 23}, Case{instruction(Op::vmresume), 24},
+        Case{register_instruction(Op::vmwrite, 3, 5), 25}, Case{instruction(Op::vmxoff), 26},
+        Case{memory_instruction(Op::vmxon, 0x10), 27},
+        Case{memory_instruction(Op::invept, 0x10, 2), 50},
+        Case{memory_instruction(Op::invvpid, 0x10, 2), 53}}) {
     ASSERT_TRUE(m.undefined(c.i)) << c.basic;
     EXPECT_EQ(m.reason(), c.basic);
     EXPECT_EQ(m.read(Field::exit_instruction_length), c.i.length);
@@ -347,7 +357,8 @@ TEST(VmxRouting, Cr4ShadowHidesVmxe) {
   Machine m;
   m.prepare();
   m.enter();
-  EXPECT_FALSE(m.v.block_l2().intercepts.cr_reads & 0x10) << "what L2 sees is what the processor has";
+  EXPECT_FALSE(m.v.block_l2().intercepts.cr_reads & 0x10)
+      << "what L2 sees is what the processor has";
   m.v.registers()[cpu::Gpr::rcx] = cpu::cr4::pae | cpu::cr4::pge;
   EXPECT_FALSE(m.exit(ExitReason::cr_write, register_instruction(Op::mov_to_cr, 1, 4)));
   EXPECT_EQ(m.v.block_l2().cr4(), cpu::cr4::pae | cpu::cr4::pge);
@@ -361,7 +372,8 @@ TEST(VmxRouting, TdpFaultsAreL1sOrL0s) {
   m.enter();
   const cpu::Exit fault{ExitReason::tdp_fault, 0, 0, 4, 0, 0x12'3000};
   EXPECT_FALSE(m.exit(fault));
-  m.v.tdp_outcome = {.kind = TdpOutcome::Kind::violation, .qualification = 0x181, .linear_address = 0x99};
+  m.v.tdp_outcome = {
+      .kind = TdpOutcome::Kind::violation, .qualification = 0x181, .linear_address = 0x99};
   ASSERT_TRUE(m.exit(fault));
   EXPECT_EQ(m.reason(), 48u);
   EXPECT_EQ(m.read(Field::exit_qualification), 0x181u);

@@ -53,9 +53,7 @@ struct ApicMachine {
     (*this)[i].eoi();
     return *vector;
   }
-  u32 read(u32 offset, unsigned i = 0) {
-    return static_cast<u32>((*this)[i].mmio_read(offset, 4));
-  }
+  u32 read(u32 offset, unsigned i = 0) { return static_cast<u32>((*this)[i].mmio_read(offset, 4)); }
   void write(u32 offset, u32 value, unsigned i = 0) { (*this)[i].mmio_write(offset, 4, value); }
   void enter_x2apic(unsigned i = 0) {
     const u64 base = (*this)[i].apic_base();

@@ -1,5 +1,5 @@
-// A physical local APIC for tests: IRR, ISR, TMR with acceptance by priority, an LVT timer on a clock
-// that the test moves, and a record of what L0 did with it.
+// A physical local APIC for tests: IRR, ISR, TMR with acceptance by priority, an LVT timer on a
+// clock that the test moves, and a record of what L0 did with it.
 #pragma once
 
 #include <map>
@@ -76,8 +76,8 @@ class ModelApic : public HostApic {
 
   std::map<u32, u32> registers;
   VectorSet irr, isr, tmr;
-  std::vector<u8> ended;                     // EOIs given, by vector
-  std::vector<std::pair<u32, u32>> sent;     // destination, ICR low
+  std::vector<u8> ended;                  // EOIs given, by vector
+  std::vector<std::pair<u32, u32>> sent;  // destination, ICR low
   u64 clock = 1'000'000;
   u64 tsc_per_tick_numerator = 1, tsc_per_tick_denominator = 1;
   bool timer_running = false;

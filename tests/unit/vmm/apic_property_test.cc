@@ -1,5 +1,5 @@
-// Hostile processors: random accesses of every kind and size, random physical interrupts, and what must
-// hold after each step.
+// Hostile processors: random accesses of every kind and size, random physical interrupts, and what
+// must hold after each step.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -121,8 +121,8 @@ TEST(ApicProperties, HoldForRandomHostileProcessors) {
   }
 }
 
-// Whatever happened before: once every interrupt is served, nothing is deferred, so every line can fire
-// again.
+// Whatever happened before: once every interrupt is served, nothing is deferred, so every line can
+// fire again.
 TEST(ApicProperties, AfterAllIsServedNoPhysicalEoiIsOwed) {
   for (unsigned seed = 1; seed <= 50; ++seed) {
     std::mt19937_64 random{seed};

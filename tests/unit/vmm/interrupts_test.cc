@@ -248,12 +248,12 @@ TEST(PhysicalInterrupts, LintEntriesAreMirroredButForWhatL0CannotHave) {
   };
   ApicMachine m;
   for (const Case& c : {Case{0x00040, 0x00040, 0x00040}, Case{0x0a040, 0x0a040, 0x0a040},
-                        Case{0x00008, kMasked, kMasked},           // illegal vector
-                        Case{0x10040, kMasked, kMasked},           // masked
-                        Case{0x00200, kMasked, kMasked},           // SMI
-                        Case{0x00400, 0x00400, 0x00400},           // NMI
-                        Case{0x00500, kMasked, kMasked},           // INIT
-                        Case{0x00700, 0x00700, kMasked}}) {        // ExtINT, one pin only
+                        Case{0x00008, kMasked, kMasked},     // illegal vector
+                        Case{0x10040, kMasked, kMasked},     // masked
+                        Case{0x00200, kMasked, kMasked},     // SMI
+                        Case{0x00400, 0x00400, 0x00400},     // NMI
+                        Case{0x00500, kMasked, kMasked},     // INIT
+                        Case{0x00700, 0x00700, kMasked}}) {  // ExtINT, one pin only
     m.write(apic::lvt_lint0, c.written);
     m.write(apic::lvt_lint1, c.written);
     EXPECT_EQ(m.host(0).registers[apic::lvt_lint0], c.lint0) << std::hex << c.written;
@@ -302,8 +302,8 @@ TEST(PhysicalInterrupts, WhatFirmwareLeftBecomesL1s) {
   EXPECT_EQ(m.host(0).registers[apic::ldr], 0x0100'0000u);
 }
 
-// An IPI of the vector of a level line that is in service: the physical EOI comes with the first, the
-// line then fires again; nothing is lost and nothing hangs.
+// An IPI of the vector of a level line that is in service: the physical EOI comes with the first,
+// the line then fires again; nothing is lost and nothing hangs.
 TEST(PhysicalInterrupts, AnIpiOfALevelInterruptsVectorDoesNotLoseTheLine) {
   ApicMachine m;
   m.write(apic::icr_low, kSelf | 0x40);

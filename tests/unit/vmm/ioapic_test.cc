@@ -18,8 +18,10 @@ class ModelIoApic : public HostIoApic {
     return entries[index];
   }
   void write(u8 index, u32 value) override {
-    if (index == ioapic::id) id = value;
-    else entries[index] = value;
+    if (index == ioapic::id)
+      id = value;
+    else
+      entries[index] = value;
     ++writes;
   }
   void give_eoi(u8 vector) override { ended.push_back(vector); }

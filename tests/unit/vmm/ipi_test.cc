@@ -31,8 +31,10 @@ TEST(Ipi, PhysicalDestinationsReachTheProcessorWithThatId) {
     ApicMachine m{count};
     for (u32 destination = 0; destination < 256; ++destination) {
       Set expected;
-      if (destination == 0xff) expected = all_of(count);
-      else if (destination < count) expected = {destination};
+      if (destination == 0xff)
+        expected = all_of(count);
+      else if (destination < count)
+        expected = {destination};
       EXPECT_EQ(send(m, kVector, destination), expected) << destination;
     }
   }
@@ -211,8 +213,8 @@ TEST(Ipi, AnEdgeIpiClearsTheTriggerModeBit) {
   EXPECT_EQ(m.read(apic::tmr + 0x20, 1), 0u);
 }
 
-// Two processors send, one receives; each vector is sent again only after it was taken, so that none
-// may coalesce: all must arrive.
+// Two processors send, one receives; each vector is sent again only after it was taken, so that
+// none may coalesce: all must arrive.
 TEST(Ipi, UnderStressEveryIpiArrives) {
   ApicMachine m{3};
   constexpr int kRounds = 20'000;

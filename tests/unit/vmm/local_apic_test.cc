@@ -37,14 +37,14 @@ TEST(LocalApic, KeepsOnlyTheWritableBits) {
     u32 offset, expected;
   };
   ApicMachine m;
-  for (const Case& c : {Case{apic::id, 0xff00'0000}, Case{apic::version, 0x0005'0014},
-                        Case{apic::tpr, 0xff}, Case{apic::ppr, 0xff}, Case{apic::ldr, 0xff00'0000},
-                        Case{apic::dfr, 0xffff'ffff}, Case{apic::svr, 0x3ff},
-                        Case{apic::icr_high, 0xff00'0000}, Case{apic::lvt_thermal, 0x1'07ff},
-                        Case{apic::lvt_performance, 0x1'07ff}, Case{apic::lvt_lint0, 0x1'a7ff},
-                        Case{apic::lvt_lint1, 0x1'a7ff}, Case{apic::lvt_error, 0x1'00ff},
-                        Case{apic::divide, 0xb}, Case{apic::current_count, 0},
-                        Case{apic::isr, 0}, Case{apic::tmr, 0}, Case{apic::irr, 0}}) {
+  for (const Case& c :
+       {Case{apic::id, 0xff00'0000}, Case{apic::version, 0x0005'0014}, Case{apic::tpr, 0xff},
+        Case{apic::ppr, 0xff}, Case{apic::ldr, 0xff00'0000}, Case{apic::dfr, 0xffff'ffff},
+        Case{apic::svr, 0x3ff}, Case{apic::icr_high, 0xff00'0000},
+        Case{apic::lvt_thermal, 0x1'07ff}, Case{apic::lvt_performance, 0x1'07ff},
+        Case{apic::lvt_lint0, 0x1'a7ff}, Case{apic::lvt_lint1, 0x1'a7ff},
+        Case{apic::lvt_error, 0x1'00ff}, Case{apic::divide, 0xb}, Case{apic::current_count, 0},
+        Case{apic::isr, 0}, Case{apic::tmr, 0}, Case{apic::irr, 0}}) {
     m.write(c.offset, 0xffff'ffff);
     EXPECT_EQ(m.read(c.offset), c.expected) << std::hex << c.offset;
   }
@@ -257,8 +257,8 @@ TEST(LocalApic, ThePageMovesWithApicBaseAndIsGoneInOtherModes) {
   EXPECT_TRUE(m[0].write_msr(cpu::msr::apic_base, 0xfed40000 | base_bits::enable));
   EXPECT_FALSE(m[0].owns_page(Gpa{0xfee00030}));
   EXPECT_TRUE(m[0].owns_page(Gpa{0xfed40fff}));
-  EXPECT_TRUE(m[0].write_msr(cpu::msr::apic_base,
-                             0xfed40000 | base_bits::enable | base_bits::x2apic));
+  EXPECT_TRUE(
+      m[0].write_msr(cpu::msr::apic_base, 0xfed40000 | base_bits::enable | base_bits::x2apic));
   EXPECT_FALSE(m[0].owns_page(Gpa{0xfed40030}));
 }
 
@@ -317,15 +317,25 @@ struct MsrRule {
   u64 allowed;  // bits a write may set
 };
 std::vector<MsrRule> x2apic_rules() {
-  std::vector<MsrRule> rules = {
-      {0x802, true, false, 0},  {0x803, true, false, 0},          {0x808, true, true, 0xff},
-      {0x80a, true, false, 0},  {0x80b, false, true, 0},          {0x80d, true, false, 0},
-      {0x80f, true, true, 0x3ff}, {0x828, true, true, 0},
-      {0x830, true, true, 0xffff'ffff'000c'dfff},
-      {0x832, true, true, 0x7'50ff}, {0x833, true, true, 0x1'57ff}, {0x834, true, true, 0x1'57ff},
-      {0x835, true, true, 0x1'f7ff}, {0x836, true, true, 0x1'f7ff}, {0x837, true, true, 0x1'50ff},
-      {0x838, true, true, 0xffff'ffff}, {0x839, true, false, 0}, {0x83e, true, true, 0xb},
-      {0x83f, false, true, 0xff}};
+  std::vector<MsrRule> rules = {{0x802, true, false, 0},
+                                {0x803, true, false, 0},
+                                {0x808, true, true, 0xff},
+                                {0x80a, true, false, 0},
+                                {0x80b, false, true, 0},
+                                {0x80d, true, false, 0},
+                                {0x80f, true, true, 0x3ff},
+                                {0x828, true, true, 0},
+                                {0x830, true, true, 0xffff'ffff'000c'dfff},
+                                {0x832, true, true, 0x7'50ff},
+                                {0x833, true, true, 0x1'57ff},
+                                {0x834, true, true, 0x1'57ff},
+                                {0x835, true, true, 0x1'f7ff},
+                                {0x836, true, true, 0x1'f7ff},
+                                {0x837, true, true, 0x1'50ff},
+                                {0x838, true, true, 0xffff'ffff},
+                                {0x839, true, false, 0},
+                                {0x83e, true, true, 0xb},
+                                {0x83f, false, true, 0xff}};
   for (u32 i = 0; i < 24; ++i) rules.push_back({0x810 + i, true, false, 0});
   return rules;
 }
@@ -335,8 +345,8 @@ TEST(X2Apic, EachRegisterIsReadableAndWritableAsTheTableSays) {
   m.enter_x2apic();
   const auto rules = x2apic_rules();
   for (u32 index = 0x800; index <= 0x8ff; ++index) {
-    const auto rule = std::find_if(rules.begin(), rules.end(),
-                                   [&](const MsrRule& r) { return r.msr == index; });
+    const auto rule =
+        std::find_if(rules.begin(), rules.end(), [&](const MsrRule& r) { return r.msr == index; });
     const bool known = rule != rules.end();
     EXPECT_EQ(m[0].read_msr(index).has_value(), known && rule->read) << std::hex << index;
     if (!known || !rule->write) {

@@ -42,15 +42,14 @@ struct TimerMachine : ApicMachine {
     if (serve() != static_cast<int>(kVector)) return std::nullopt;
     return now();
   }
-  void set_deadline(u64 value) {
-    ASSERT_TRUE((*this)[0].write_msr(cpu::msr::tsc_deadline, value));
-  }
+  void set_deadline(u64 value) { ASSERT_TRUE((*this)[0].write_msr(cpu::msr::tsc_deadline, value)); }
   u64 deadline() { return *(*this)[0].read_msr(cpu::msr::tsc_deadline); }
 };
 
 TEST(TimerRatio, ScalesAndSaturates) {
   EXPECT_EQ(TimerRatio::of(1, 1).to_apic(12345), 12345u);
-  EXPECT_EQ(TimerRatio::of(1'000'000, 3'000'000).to_apic(3'000'000'000'000), 1'000'000'000'000u + 465);
+  EXPECT_EQ(TimerRatio::of(1'000'000, 3'000'000).to_apic(3'000'000'000'000),
+            1'000'000'000'000u + 465);
   EXPECT_EQ(TimerRatio::of(1, 2).to_apic(5), 2u);
   EXPECT_EQ(TimerRatio::of(1, 2).to_apic_rounded_up(5), 3u);
   EXPECT_EQ(TimerRatio::of(4, 1).to_apic(~u64{0}), ~u64{0});
