@@ -43,20 +43,19 @@ class WalkCache {
   }
 
   // The table entries that vouch for the page of `rip`, just translated by code_bytes(): for a
-  // caller that keeps them with what it derived from the page (vmm/exit_sites.h). Four of them, the
-  // last ones repeated where the walk is shorter; false where the format's entries are not 8 bytes,
-  // or are five.
+  // caller that keeps them with what it derived from the page (vmm/exit_sites.h). The last one is
+  // repeated where the walk is shorter; false where the format's entries are not 8 bytes.
   struct Path {
-    std::array<const u64*, 4> at;
-    std::array<u64, 4> value;
+    std::array<const u64*, WalkPath::kMaxDepth> at;
+    std::array<u64, WalkPath::kMaxDepth> value;
   };
   static constexpr u64 kIgnoredBits = Ia32e<4>::kAccessed | Ia32e<4>::kDirty;
   bool path(ModeBits mode, u64 cr3, u64 rip, u64 generation, Path& out) {
     const Slot& s = slot(cr3, rip);
-    if (!hits(s, mode, cr3, rip, generation) || s.kind < 2 || s.kind > 4) {
+    if (!hits(s, mode, cr3, rip, generation) || s.kind < 2 || s.kind > out.at.size()) {
       return false;
     }
-    for (unsigned i = 0; i < 4; ++i) {
+    for (unsigned i = 0; i < out.at.size(); ++i) {
       const unsigned from = i < s.kind ? i : s.kind - 1;
       out.at[i] = static_cast<const u64*>(s.at[from]);
       out.value[i] = s.value[from];

@@ -3,8 +3,8 @@
 // look-up: the instruction at RIP is still the one decoded before if the table entries that lead to
 // it and its own bytes are what they were. Both are compared; nothing has to be invalidated.
 //
-// One a vCPU, no lock. Everything else (other modes, a page's last bytes, long instructions, five
-// levels) goes by the two caches.
+// One a vCPU, no lock. Everything else (other modes, a page's last bytes, long instructions) goes
+// by the two caches.
 #pragma once
 
 #include <array>
@@ -68,7 +68,11 @@ class ExitSites {
     if (s.rip != rip || s.cr3 != cr3 || s.mode != mode.value()) [[unlikely]] {
       return nullptr;
     }
-    const u64 changed = difference(s, 0) | difference(s, 1) | difference(s, 2) | difference(s, 3);
+    u64 changed = difference(s, 0) | difference(s, 1) | difference(s, 2) | difference(s, 3);
+    // A fifth entry is there to compare with five levels only: Linux uses them wherever it can.
+    if ((mode.value() & cpu::cr4::la57) != 0) {
+      changed |= difference(s, 4);
+    }
     if ((changed & ~mmu::WalkCache::kIgnoredBits) != 0) [[unlikely]] {
       return nullptr;
     }
