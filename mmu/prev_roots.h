@@ -13,11 +13,11 @@ namespace aerie::mmu {
 struct Root;
 
 // N: the current root and N-1 previous ones.
-template <unsigned N>
+template <unsigned N, class R = Root>
 class PrevRoots {
  public:
   // The root last used with `key`, moved to the front; nullptr where it is not among the last N.
-  Root* find(u64 key) {
+  R* find(u64 key) {
     if (entries_[0].key == key) [[likely]] {
       return entries_[0].root;
     }
@@ -34,7 +34,7 @@ class PrevRoots {
     return nullptr;
   }
   // Puts a root in front; the least recent one is forgotten.
-  void insert(u64 key, Root* root) {
+  void insert(u64 key, R* root) {
     for (unsigned i = N - 1; i > 0; --i) {
       entries_[i] = entries_[i - 1];
     }
@@ -51,7 +51,7 @@ class PrevRoots {
  private:
   struct Entry {
     u64 key = 0;  // no root has key 0
-    Root* root = nullptr;
+    R* root = nullptr;
   };
   std::array<Entry, N> entries_{};
 };

@@ -12,7 +12,8 @@
 
 namespace aerie::mmu {
 
-enum class TableFormat : u8 { ept, npt, legacy, pae, ia32e };
+// legacy_pse: 32-bit paging with CR4.PSE. flat: no guest paging at all; all its pages are direct.
+enum class TableFormat : u8 { ept, npt, legacy, pae, ia32e, legacy_pse, flat };
 
 class Role {
  public:
@@ -32,6 +33,11 @@ class Role {
   // Which quarter (PDE) or half (PTE) of a 1024-entry legacy table a 512-entry shadow page covers.
   constexpr unsigned quadrant() const { return static_cast<unsigned>(Quadrant::get(bits_)); }
 
+  // Of a direct page under guest paging: what its leaves take over from the large guest entry.
+  constexpr unsigned leaf_bits() const { return static_cast<unsigned>(LeafBits::get(bits_)); }
+  // Which second dimension the addresses in the guest's table go through; 0: they are L1's own.
+  constexpr unsigned space() const { return static_cast<unsigned>(Space::get(bits_)); }
+
   constexpr Role with_level(unsigned level) const { return Role{Level::set(bits_, level)}; }
   constexpr Role with_format(TableFormat f) const {
     return Role{Format::set(bits_, static_cast<u64>(f))};
@@ -45,6 +51,9 @@ class Role {
   constexpr Role with_permission_mode(unsigned mode) const { return Role{Mode::set(bits_, mode)}; }
   constexpr Role with_quadrant(unsigned q) const { return Role{Quadrant::set(bits_, q)}; }
 
+  constexpr Role with_leaf_bits(unsigned b) const { return Role{LeafBits::set(bits_, b)}; }
+  constexpr Role with_space(unsigned space) const { return Role{Space::set(bits_, space)}; }
+
   constexpr u32 value() const { return bits_; }
   constexpr bool operator==(const Role&) const = default;
 
@@ -57,6 +66,8 @@ class Role {
   using Access = Field<12, 9>;
   using Mode = Field<16, 13>;
   using Quadrant = Field<18, 17>;
+  using LeafBits = Field<25, 19>;
+  using Space = Field<31, 26>;
 
   constexpr explicit Role(u64 bits) : bits_{static_cast<u32>(bits)} {}
   u32 bits_ = 0;

@@ -16,29 +16,52 @@ policy::ControlState Vcpu::control_state() {
 
 // SDM vol. 3, 4.4.1: the PDPTEs are checked when they are loaded. The A bit, which Intel reserves,
 // is set by TCG's own walk (FACTS), so it does not count.
-bool Vcpu::pdptes_valid(u64 cr3) const {
+bool Vcpu::load_pdptes(u64 cr3) {
   const u64 reserved =
       bit_mask(2, 1) | bit_mask(8, 6) | bit_mask(63, machine.cpuid_policy.physical_bits());
-  for (unsigned i = 0; i < 4; ++i) {
-    const std::optional<u64> entry =
-        machine.l1_memory.read<u64>(Gpa{(cr3 & bit_mask(31, 5)) + i * sizeof(u64)});
-    if (!entry || ((*entry & 1) != 0 && (*entry & reserved) != 0)) {
+  std::array<u64, 4> entries{};
+  if (!machine.l1_memory.read(Gpa{cr3 & bit_mask(31, 5)}, entries.data(), sizeof(entries))) {
+    return false;
+  }
+  for (const u64 entry : entries) {
+    if ((entry & 1) != 0 && (entry & reserved) != 0) {
       return false;
     }
   }
+  linear_paging.set_pdptes(entries);
   return true;
 }
 
 void Vcpu::forget(policy::Forget what) {
   // Tags are one a level here, so what a PCID holds cannot be dropped apart: all of L1's goes.
-  if (what != policy::Forget::nothing) {
+  if (linear_pager != nullptr) {
+    linear_paging.forget(what);
+  } else if (what != policy::Forget::nothing) {
     block_l1_.flush(cpu::TlbFlush::tag);
   }
 }
 
+mmu::GuestPaging Vcpu::guest_paging() {
+  const ControlBlock& b = block_l1_;
+  auto paging =
+      mmu::GuestPaging::make(b.cr0(), b.cr3(), b.cr4(), b.efer(),
+                             {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits()),
+                              .gib_pages = machine.cpuid_policy.has(policy::feature("pdpe1gb"))});
+  if (linear_pager != nullptr) {
+    paging.pdptes = linear_paging.pdptes();
+  }
+  if (paging.pke) {
+    paging.pkru = cpu::rdpkru();
+  }
+  if (paging.pks) {
+    paging.pkrs = static_cast<u32>(cpu::rdmsr(cpu::msr::pkrs));
+  }
+  return paging;
+}
+
 bool Vcpu::write_cr0(u64 value) {
   const policy::ControlWrite w = machine.cr_policy.write_cr0(control_state(), value);
-  if (!w.legal || (w.load_pdptes && !pdptes_valid(block_l1_.cr3()))) {
+  if (!w.legal || (w.load_pdptes && !load_pdptes(block_l1_.cr3()))) {
     return false;
   }
   block_l1_.set_cr0(w.value);
@@ -50,7 +73,7 @@ bool Vcpu::write_cr0(u64 value) {
 
 bool Vcpu::write_cr3(u64 value) {
   const policy::ControlWrite w = machine.cr_policy.write_cr3(control_state(), value);
-  if (!w.legal || (w.load_pdptes && !pdptes_valid(w.value))) {
+  if (!w.legal || (w.load_pdptes && !load_pdptes(w.value))) {
     return false;
   }
   block_l1_.set_cr3(w.value);
@@ -60,7 +83,7 @@ bool Vcpu::write_cr3(u64 value) {
 
 bool Vcpu::write_cr4(u64 value) {
   const policy::ControlWrite w = machine.cr_policy.write_cr4(control_state(), value);
-  if (!w.legal || (w.load_pdptes && !pdptes_valid(block_l1_.cr3()))) {
+  if (!w.legal || (w.load_pdptes && !load_pdptes(block_l1_.cr3()))) {
     return false;
   }
   set_guest_cr4(w.value);

@@ -86,6 +86,9 @@ void trap_apic_page(Vcpu& v, Gpa before) {
         !machine.host_map.hide(machine.pages, page)) {
       log_warning("cpu{}: the APIC page moves to {x}, where L1 will not find it", v.index(), page);
     }
+    if (linear_pager != nullptr) {
+      v.linear_paging.host_map_changed();
+    }
     v.block_l1().flush(cpu::TlbFlush::everything);
     v.block_l2().flush(cpu::TlbFlush::everything);
   }

@@ -40,6 +40,8 @@ constexpr Row kRows[] = {
     {cpu::ExitReason::mwait, exits::monitor},
     {cpu::ExitReason::xsetbv, exits::xsetbv},
     {cpu::ExitReason::tdp_fault, exits::tdp_fault},
+    {cpu::ExitReason::invlpg, exits::invlpg},
+    {cpu::ExitReason::task_switch, exits::task_switch},
 };
 
 consteval std::array<ExitHandler, cpu::kExitReasons> make_table() {

@@ -17,9 +17,7 @@ cpu::AddressingMode L1Access::addressing_mode() const {
 
 bool L1Access::translate(u64 linear, u32 access_bits, Gpa& gpa) {
   auto& b = v_.block_l1();
-  auto paging =
-      mmu::GuestPaging::make(b.cr0(), b.cr3(), b.cr4(), b.efer(),
-                             {.maxphyaddr = static_cast<u8>(machine.cpuid_policy.physical_bits())});
+  const mmu::GuestPaging paging = v_.guest_paging();
   if (b.cpl() == 3) {
     access_bits |= mmu::access::user;
   } else if ((b.rflags() & cpu::rflags::ac) != 0) {

@@ -5,6 +5,7 @@
 #include "cpu/host/host.h"
 #include "cpu/svm/run.h"
 #include "vmm/exit_table.h"
+#include "vmm/linear_paging_run.h"
 #include "vmm/virtualization.h"
 
 namespace aerie::vmm {
@@ -19,6 +20,14 @@ using cpu::SegmentRegister;
 namespace rflags = cpu::rflags;
 
 void Vcpu::run() {
+  if (linear_pager == nullptr) {
+    loop<true>();
+  }
+  loop<false>();
+}
+
+template <bool kNestedPaging>
+void Vcpu::loop() {
   for (;;) {
     // What other processors ask for comes with a kick, which ends the run at once; what this one
     // asks of itself comes with work_.
@@ -27,7 +36,13 @@ void Vcpu::run() {
     }
     ControlBlock& b = *active_;
     Exit exit;
+    if constexpr (!kNestedPaging) {
+      linear_paging.enter();
+    }
     cpu::svm::run(b, registers_, exit);
+    if constexpr (!kNestedPaging) {
+      linear_paging.leave();
+    }
     const auto& control = b.vmcb().control;
     if (((control.exit_int_info & cpu::svm::event::valid) | control.interrupt_state |
          static_cast<u64>(stepping_)) != 0) [[unlikely]] {
@@ -169,6 +184,9 @@ void Vcpu::wait() {
   const u32 latched = init_is_blocked(*this) && !in_l2() ? request::init | request::sipi : 0;
   if (work_ || (apic.mailbox().pending() & ~latched) != 0) {
     return;
+  }
+  if (linear_pager != nullptr) {
+    linear_paging.idle();
   }
   (void)apic.prepare_window(can_take_interrupt());
   cpu::host_halt_window();
@@ -328,6 +346,7 @@ void Vcpu::set_up(unsigned index) {
   block_l1_.attach(machine.pages.allocate());
   block_l2_.attach(machine.pages.allocate());
   block_l1_.set_tdp_root(machine.host_map.root());
+  block_l1_.set_nested_paging(linear_pager == nullptr);
   msr_bitmap_ = machine.pages.allocate_contiguous(2);
   AERIE_CHECK(msr_bitmap_ != Hpa{});
   machine.msr_policy.fill_svm_map(std::span<u8, policy::MsrPolicy::kSvmMapSize>{
@@ -395,6 +414,7 @@ void Vcpu::reset() {
   nmi_blocked = false;
   nmis.clear();
   update_paging_mode();
+  forget(policy::Forget::everything);
   virtualization_reset(*this);
   update_intercepts();
   work_ = true;
@@ -423,6 +443,12 @@ void Vcpu::update_intercepts() {
   i.exceptions = cpu::exception_bit(Exception::ud) | cpu::exception_bit(Exception::gp);
   i.cr_writes = bit(0) | bit(4) | bit(8);
   i.cr_reads = static_cast<u16>((cr4_hidden != 0 ? bit(4) : 0) | bit(8));
+  if (linear_pager != nullptr) {
+    i.exceptions |= cpu::exception_bit(Exception::pf);
+    i.cr_writes |= static_cast<u16>(bit(3));
+    i.cr_reads |= static_cast<u16>(bit(0) | bit(3) | bit(4));
+    i.on(invlpg).on(task_switch);
+  }
   block_l1_.set_intercepts(i);
 }
 

@@ -11,7 +11,9 @@
 #include "cpu/svm/control_block.h"
 #include "cpu/svm/exit_code.h"
 #include "mmu/walk_cache.h"
+#include "mmu/walker.h"
 #include "vmm/exit_sites.h"
+#include "vmm/linear_paging.h"
 #include "vmm/local_apic.h"
 #include "vmm/machine.h"
 #include "vmm/policy/cpuid.h"
@@ -37,7 +39,7 @@ class Vcpu {
  public:
   using ControlBlock = cpu::svm::ControlBlock;
 
-  explicit Vcpu(ApicBus& bus) : apic{bus, host_apic_} {}
+  explicit Vcpu(ApicBus& bus) : linear_paging{*this}, apic{bus, host_apic_} {}
 
   // Boot processor, before the others start.
   void set_up(unsigned index);
@@ -120,6 +122,8 @@ class Vcpu {
   // The engine of an L1 that is shown VMX (vmm/vmx_cpu.h).
   VmxCpu* vmx = nullptr;
 
+  LinearPaging linear_paging;  // tdp=off only
+
   LocalApic apic;
   Startup startup;
   NmiLatch nmis;
@@ -140,7 +144,12 @@ class Vcpu {
   }
   void update_paging_mode() {
     paging_mode_ = mmu::ModeBits{block_l1_.cr0(), block_l1_.cr4(), block_l1_.efer()};
+    linear_paging.mode_changed();
   }
+  // How L1 translates linear addresses, for a walk of its tables.
+  mmu::GuestPaging guest_paging();
+  // L1's linear translations that an instruction or a VM exit ends.
+  void forget(policy::Forget what);
 
   // CR4 bits that L1 sees set and its processor does not have (VMXE).
   u64 cr4_hidden = 0;
@@ -154,8 +163,8 @@ class Vcpu {
   [[nodiscard]] bool write_cr3(u64 value);
   [[nodiscard]] bool write_cr4(u64 value);
   [[nodiscard]] bool write_efer(u64 value);
-  // Of PAE paging: whether the four entries that `cr3` selects may be loaded.
-  bool pdptes_valid(u64 cr3) const;
+  // Of PAE paging: loads the four entries that `cr3` selects; false where they must not be.
+  bool load_pdptes(u64 cr3);
   void set_vmx_operation(bool on) { vmx_operation_ = on; }
 
   // What CPUID shows of L1's state has changed.
@@ -171,7 +180,8 @@ class Vcpu {
 
  private:
   policy::ControlState control_state();
-  void forget(policy::Forget what);
+  template <bool kNestedPaging>
+  [[noreturn]] void loop();
   void service();
   void reset();
   void start_at(u8 sipi_vector);

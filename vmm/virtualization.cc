@@ -38,7 +38,7 @@ static_assert(kInstructionEvents[event_index(cpu::Op::vmfunc)] == telemetry::Eve
 
 policy::FeatureSet virtualization_features() {
   policy::FeatureSet set;
-  if (machine.options.cpu != L1Cpu::intel) {
+  if (machine.options.cpu != L1Cpu::intel || !machine.options.tdp) {
     return set;
   }
   set.add(policy::feature("vmx"));

@@ -25,8 +25,8 @@ bool VmxContext::load_l1_paging(u64 cr0, u64 cr3, u64 cr4, u64 efer) {
   }
   b.set_efer(efer);
   v_.update_paging_mode();
-  b.flush(cpu::TlbFlush::tag);
-  return !nested::vmx::pae_paging(cr0, cr4, efer) || v_.pdptes_valid(cr3);
+  v_.forget(policy::Forget::everything);
+  return !nested::vmx::pae_paging(cr0, cr4, efer) || v_.load_pdptes(cr3);
 }
 
 bool VmxContext::read_l1_linear(Gva gva, void* to, u64 size) {

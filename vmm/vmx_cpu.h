@@ -45,7 +45,7 @@ class VmxContext {
   u64 l1_cr4() const { return v_.guest_cr4(); }
   u64 l1_efer() const { return v_.guest_efer(); }
   bool load_l1_paging(u64 cr0, u64 cr3, u64 cr4, u64 efer);
-  void flush_l1_linear() { v_.block_l1().flush(cpu::TlbFlush::tag); }
+  void flush_l1_linear() { v_.forget(policy::Forget::everything); }
   void clear_l1_debugctl() {
     if (v_.block_l1().debugctl() != 0) [[unlikely]] {
       (void)MsrAccess{v_}.write(cpu::msr::debugctl, 0);

@@ -121,6 +121,15 @@ inline void outw(u16 port, u16 v) { asm volatile("outw %0, %1" ::"a"(v), "Nd"(po
 inline void outl(u16 port, u32 v) { asm volatile("outl %0, %1" ::"a"(v), "Nd"(port)); }
 
 inline void invlpg(u64 address) { asm volatile("invlpg (%0)" ::"r"(address) : "memory"); }
+inline void invlpga(u64 address, u32 tag) {
+  asm volatile("invlpga %%rax, %%ecx" ::"a"(address), "c"(tag) : "memory");
+}
+// CR4.PKE must be set.
+inline u32 rdpkru() {
+  u32 v;
+  asm volatile("rdpkru" : "=a"(v) : "c"(0) : "edx");
+  return v;
+}
 inline void wbinvd() { asm volatile("wbinvd" ::: "memory"); }
 inline void pause() { asm volatile("pause"); }
 inline void hlt() { asm volatile("hlt"); }

@@ -168,6 +168,8 @@ class ControlBlock {
   void set_io_bitmap(Hpa h) { vmcb_->control.iopm_base = h.value(); }
   void set_tsc_offset(u64 v) { vmcb_->control.tsc_offset = v; }
   u64 tsc_offset() const { return vmcb_->control.tsc_offset; }
+  // Off: the guest's CR3 is what the processor walks.
+  void set_nested_paging(bool on) { vmcb_->control.np_enable = on ? 1 : 0; }
   void set_tdp_root(Hpa h) { vmcb_->control.nested_cr3 = h.value(); }
   void set_tag(u32 tag) { vmcb_->control.asid = tag; }
   void flush(TlbFlush f) {

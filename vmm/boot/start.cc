@@ -48,6 +48,11 @@ void set_up_policies() {
   policy::CpuidConfig config;
   config.vendor = machine.options.cpu == L1Cpu::amd ? policy::Vendor::amd : policy::Vendor::intel;
   config.engine = virtualization_features();
+  if (!machine.options.tdp) {
+    // Linear addresses are L0's to translate: it keeps PCIDs apart, whatever the processor has.
+    config.engine.add(policy::feature("pcid"));
+    config.engine.add(policy::feature("invpcid"));
+  }
   config.cpus = std::max(1u, machine.found_cpus);
   const std::string_view unknown = policy::parse_feature_list(machine.options.hide, config.hidden);
   if (!unknown.empty()) {
@@ -56,7 +61,7 @@ void set_up_policies() {
   }
   machine.cpuid_policy.init(config);
   machine.msr_policy.init(machine.cpuid_policy, {.read = cpu::rdmsr});
-  machine.cr_policy.init(machine.cpuid_policy);
+  machine.cr_policy.init(machine.cpuid_policy, machine.options.tdp ? 0 : cpu::cr4::pcide);
 }
 
 void set_up_ioapic() {
@@ -71,13 +76,13 @@ void set_up_ioapic() {
 }  // namespace
 
 void set_up_l1() {
-  if (!machine.options.tdp) {
-    end_run(EndState::payload_error, "tdp=off: L1 without two-dimensional paging is not there yet");
-  }
   build_host_map();
   machine.io_bitmap = machine.pages.allocate_contiguous(3);
   machine.has_xsave = (cpu::cpuid(1).ecx & bit(26)) != 0;
   set_up_policies();
+  if (!machine.options.tdp) {
+    set_up_linear_paging();
+  }
   set_up_ioapic();
   for (unsigned i = 0; i < kMaxCpus; ++i) {
     machine.vcpus[i] = &make_vcpu();
@@ -92,6 +97,9 @@ void set_up_l1() {
   cpu::enable_svm(save_area);
   if (machine.has_xsave) {
     cpu::write_cr4(cpu::read_cr4() | cpu::cr4::osxsave);
+  }
+  if ((cpu::cpuid(7).ecx & bit(3)) != 0) {
+    cpu::write_cr4(cpu::read_cr4() | cpu::cr4::pke);  // RDPKRU; L0's own pages are no user's
   }
   Vcpu& v = *machine.vcpus[number];
   auto& self = cpu::this_cpu();

@@ -23,6 +23,11 @@ namespace {
     hypercall(v, *i);
     return;
   }
+  if (i != nullptr && i->op == Op::invpcid && linear_pager != nullptr &&
+      machine.cpuid_policy.has(policy::feature("invpcid"))) {
+    invpcid(v, *i);
+    return;
+  }
   if (i != nullptr && i->op == Op::icebp) {
     // TCG does not know it. A trap: RIP is past it, DR6 says nothing (SDM vol. 3, 6.3.1).
     v.skip(*i);
@@ -34,8 +39,12 @@ namespace {
 
 [[gnu::noinline]] void other_exception(Vcpu& v, const cpu::Exit& exit) {
   // The guest's own, intercepted to set RF, or for the length of a step.
-  const cpu::Exit whole = v.complete(exit);
   const auto e = static_cast<Exception>(exit.vector);
+  if (e == Exception::pf && linear_pager != nullptr) {
+    v.linear_paging.page_fault(exit);
+    return;
+  }
+  const cpu::Exit whole = v.complete(exit);
   if (e == Exception::pf) {
     v.block().set_cr2(whole.info2);
   }

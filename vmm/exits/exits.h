@@ -38,5 +38,16 @@ void iret(Vcpu& v, const cpu::Exit& exit);
 
 // tdp_fault.cc
 void tdp_fault(Vcpu& v, const cpu::Exit& exit);
+// An access of L1's to `gpa`, where its map leaves something out; `plain`: by an instruction's
+// operand, not by the walk of its tables.
+void access_device(Vcpu& v, Gpa gpa, bool plain);
+
+// The instruction at RIP, done by the emulator; false where it does not know it.
+bool emulate_access(Vcpu& v);
+
+// invalidations.cc: tdp=off only
+void invlpg(Vcpu& v, const cpu::Exit& exit);
+void invpcid(Vcpu& v, const cpu::Instruction& i);
+void task_switch(Vcpu& v, const cpu::Exit& exit);
 
 }  // namespace aerie::vmm::exits

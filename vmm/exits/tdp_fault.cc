@@ -19,7 +19,8 @@ struct Register {
   void write(unsigned size, u64 value) { device_write(v, gpa, size, value); }
 };
 
-[[gnu::cold]] void emulate(Vcpu& v, const cpu::Instruction& i, Gpa gpa) {
+// False: an instruction it does not know.
+[[gnu::cold]] bool emulate(Vcpu& v, const cpu::Instruction& i) {
   v.telemetry().count(telemetry::Event::emulated);
   auto& b = v.block_l1();
   L1Access access{v};
@@ -29,23 +30,41 @@ struct Register {
     case cpu::Emulated::done:
       b.set_rflags(state.rflags);
       v.skip(i);
-      break;
+      return true;
     case cpu::Emulated::again:
       b.set_rflags(state.rflags);
       if (result.single_step) {
         b.set_dr6(b.dr6() | cpu::dr6::bs);
         v.raise(cpu::Exception::db);
       }
-      break;
+      return true;
     case cpu::Emulated::fault:
       v.raise_fault(result.fault);
-      break;
+      return true;
     case cpu::Emulated::unsupported:
-      end_run(telemetry::EndState::emulation_failed,
-              "L1 cpu{}: the instruction at rip {x} (kind {}, {} bytes) accesses the trapped page "
-              "{x} in a "
-              "way Aerie does not perform",
-              v.index(), b.rip(), static_cast<u32>(i.op), i.length, gpa);
+      break;
+  }
+  return false;
+}
+
+// `plain`: by an instruction's operand, not by the walk of its tables.
+[[gnu::always_inline]] inline void access_at(Vcpu& v, Gpa gpa, bool plain) {
+  const cpu::Instruction* i = fetch_instruction(v);
+  if (i == nullptr) [[unlikely]] {
+    v.refetch();
+    return;
+  }
+  constexpr u64 kLongest = 8;
+  const bool simple = plain && gpa.offset() <= kPageSize - kLongest;
+  if (simple && cpu::emulate_simple_mmio(*i, v.registers(), Register{v, gpa})) [[likely]] {
+    v.skip(*i);
+    return;
+  }
+  if (!emulate(v, *i)) {
+    end_run(telemetry::EndState::emulation_failed,
+            "L1 cpu{}: the instruction at rip {x} (kind {}, {} bytes) accesses the trapped page "
+            "{x} in a way Aerie does not perform",
+            v.index(), v.block_l1().rip(), static_cast<u32>(i->op), i->length, gpa);
   }
 }
 
@@ -53,20 +72,18 @@ struct Register {
 
 void tdp_fault(Vcpu& v, const cpu::Exit& bare) {
   const cpu::Exit exit = v.complete(bare);
+  access_at(v, Gpa{exit.info2}, (exit.error_code & cpu::tdp_fault::page_walk) == 0);
+}
+
+void access_device(Vcpu& v, Gpa gpa, bool plain) { access_at(v, gpa, plain); }
+
+bool emulate_access(Vcpu& v) {
   const cpu::Instruction* i = fetch_instruction(v);
-  if (i == nullptr) [[unlikely]] {
+  if (i == nullptr) {
     v.refetch();
-    return;
+    return true;
   }
-  const Gpa gpa{exit.info2};
-  constexpr u64 kLongest = 8;
-  const bool simple =
-      (exit.error_code & cpu::tdp_fault::page_walk) == 0 && gpa.offset() <= kPageSize - kLongest;
-  if (simple && cpu::emulate_simple_mmio(*i, v.registers(), Register{v, gpa})) [[likely]] {
-    v.skip(*i);
-    return;
-  }
-  emulate(v, *i, gpa);
+  return emulate(v, *i);
 }
 
 }  // namespace aerie::vmm::exits

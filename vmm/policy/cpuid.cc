@@ -145,7 +145,7 @@ void CpuidPolicy::find_features() {
     bool shown = false;
     switch (row.show) {
       case Show::host:
-        shown = host_has(row.bit) || host_has(row.host_alternative);
+        shown = host_has(row.bit) || host_has(row.host_alternative) || config_.engine.has(f);
         break;
       case Show::immune:
         shown = host_is_emulator_ || host_has(row.bit);

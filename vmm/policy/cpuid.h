@@ -30,7 +30,9 @@ inline constexpr usize kHypervisorInterfaces = 2;
 struct CpuidConfig {
   Vendor vendor = Vendor::intel;
   FeatureSet hidden;  // by the user
-  FeatureSet engine;  // of Show::engine rows: what nested/ implements on this host
+  // Of Show::engine rows: what nested/ implements on this host. Of Show::host rows: what L0
+  // provides where the processor does not have it.
+  FeatureSet engine;
   unsigned cpus = 1;  // vCPUs; 1 to kMaxCpus
   std::array<u8, kMaxCpus> apic_ids{0, 1, 2, 3, 4, 5, 6, 7};
   // L1's TSC and its APIC timer with divisor 1, which is the crystal of leaf 0x15. To be given only

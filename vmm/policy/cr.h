@@ -81,9 +81,10 @@ struct ControlWrite {
 
 class CrPolicy {
  public:
-  void init(const CpuidPolicy& cpuid) {
+  // `provided`: CR4 bits that L0 provides although the processor may lack them.
+  void init(const CpuidPolicy& cpuid, u64 provided = 0) {
     cr4_allowed_ = allowed(kCr4Bits, cpuid, false);
-    cr4_shadow_ = allowed(kCr4Bits, cpuid, true);
+    cr4_shadow_ = allowed(kCr4Bits, cpuid, true) | (provided & cr4_allowed_);
     efer_allowed_ = allowed(kEferBits, cpuid, false);
     physical_bits_ = static_cast<u8>(cpuid.physical_bits());
     xcr0_allowed_ = cpuid.xcr0();
